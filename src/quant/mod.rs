@@ -5,6 +5,10 @@
 //! written down in ggml's `ggml-common.h`; results are held bit for bit
 //! against the `gguf` Python package (`tests/quant.rs`).
 
+mod block;
+
+pub use block::{Block, cast_blocks, f16_at};
+
 /// Names each type once: variant, GGUF id, name, values a block, bytes a block.
 macro_rules! dtypes {
     ($($variant:ident = $id:literal, $name:literal, $len:literal, $bytes:literal;)*) => {
