@@ -141,35 +141,28 @@ impl<'a> Builder<'a> {
         id
     }
 
-    /// Another shape over the same contiguous values.
-    pub fn reshape(&mut self, x: TensorId, ne: [usize; 4]) -> Result<TensorId> {
+    /// Another shape over the same contiguous values. A live dimension must
+    /// become the last one of `shape`.
+    pub fn reshape(&mut self, x: TensorId, shape: &[usize]) -> Result<TensorId> {
         let t = self.graph.get(x);
-        let fail = |detail: String| Error::Shape {
-            op: "RESHAPE",
-            detail,
-        };
-        if !t.is_contiguous() || t.n_values() != ne.iter().product::<usize>() {
-            return Err(fail(format!("{} {:?} to {ne:?}", t.name, t.ne)));
+        let ne: [usize; 4] = std::array::from_fn(|i| shape.get(i).copied().unwrap_or(1));
+        let last = shape.len() - 1;
+        let keeps_live = t.live.is_none_or(|l| {
+            ne[last] == t.ne[l.dim]
+                && ne[..last].iter().product::<usize>() == t.ne[..l.dim].iter().product::<usize>()
+        });
+        if !t.is_contiguous() || t.n_values() != ne.iter().product::<usize>() || !keeps_live {
+            return Err(Error::Shape {
+                op: "RESHAPE",
+                detail: format!("{} {:?} to {shape:?}", t.name, t.ne),
+            });
         }
-        // The live dimension keeps its length and what lies below it.
-        let below = |ne: &[usize; 4], d: usize| ne[..d].iter().product::<usize>();
-        let live = match t.live {
-            None => None,
-            Some(l) => Some(
-                (0..4)
-                    .find(|&d| ne[d] == t.ne[l.dim] && below(&ne, d) == below(&t.ne, l.dim))
-                    .map(|dim| Live { dim, ..l })
-                    .ok_or_else(|| {
-                        fail(format!("{} {:?} splits its live dimension", t.name, t.ne))
-                    })?,
-            ),
-        };
         let tensor = Tensor {
             name: t.name.clone(),
             dtype: t.dtype,
             ne,
             nb: Tensor::packed(t.dtype, ne),
-            live,
+            live: t.live.map(|l| Live { dim: last, ..l }),
             origin: Origin::View { offset_bytes: 0 },
             src: vec![x],
         };

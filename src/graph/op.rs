@@ -44,6 +44,9 @@ pub struct AttnParams {
     pub window: Option<u32>,
     /// Which cache's cells this layer reads.
     pub swa: bool,
+    /// `(beta, n)`: queries at position p count `1 + beta * ln(1 + p / n)` times
+    /// (integer division), as long-context Mistral models want.
+    pub temperature: Option<(f32, u32)>,
 }
 
 /// Value-wise functions.

@@ -223,8 +223,15 @@ impl Job<'_> {
         sum: &mut f32,
     ) -> f32 {
         let n = cells.len();
+        let scale = self
+            .params
+            .temperature
+            .map_or(self.params.scale, |(beta, len)| {
+                let step = (self.pos[t].max(0) as u32 / len.max(1)) as f32;
+                self.params.scale * (1.0 + beta * step.ln_1p())
+            });
         for (x, c) in row.iter_mut().zip(cells) {
-            *x *= self.params.scale;
+            *x *= scale;
             if let Some(cap) = self.params.softcap {
                 *x = cap * (*x / cap).tanh();
             }
