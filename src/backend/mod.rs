@@ -1,1 +1,3 @@
-//! To be written.
+//! Backends: what evaluates a graph.
+
+pub mod cpu;
