@@ -57,7 +57,10 @@ impl Q8Layout {
 /// # Panics
 /// When `x` does not have `k` values or `k % 32 != 0`.
 pub unsafe fn quantize_row(simd: Simd, x: &[f32], buf: *mut u8, k: usize, n: usize, i: usize) {
-    assert!(x.len() == k && k % ACT_GROUP == 0, "a row of {k} values, whole groups");
+    assert!(
+        x.len() == k && k % ACT_GROUP == 0,
+        "a row of {k} values, whole groups"
+    );
     match simd {
         Simd::Scalar => {
             // SAFETY: the caller's contract is this function's.
@@ -131,8 +134,6 @@ unsafe fn quantize(x: &[f32], buf: *mut u8, layout: Q8Layout, i: usize) {
 fn quantize_group(x: &[f32; ACT_GROUP]) -> ([u8; ACT_GROUP], f32, [i32; 2]) {
     /// 1.5 * 2^23: added to |v| < 2^22 it leaves round-to-nearest-even(v) in the low bits.
     const ROUND: f32 = 12_582_912.0;
-    /// Below this 127 / max would overflow; such a group counts as zero.
-    const TINY: f32 = 1e-36;
 
     // Magnitudes compare as integers, with NaN above infinity above the rest.
     let mut max_bits = 0;
@@ -140,7 +141,11 @@ fn quantize_group(x: &[f32; ACT_GROUP]) -> ([u8; ACT_GROUP], f32, [i32; 2]) {
         max_bits = max_bits.max(v.to_bits() & 0x7FFF_FFFF);
     }
     let max = f32::from_bits(max_bits);
-    let (d, inv) = if max < TINY { (0.0, 0.0) } else { (max / 127.0, 127.0 / max) };
+    let (d, inv) = match (max.is_finite(), (127.0 / max).is_finite()) {
+        (true, true) => (max / 127.0, 127.0 / max),
+        (true, false) => (0.0, 0.0),
+        (false, _) => (f32::NAN, 0.0),
+    };
 
     let mut lanes = [0u8; ACT_GROUP];
     let mut sums = [0i32; 2];
@@ -168,7 +173,9 @@ mod tests {
 
     #[test]
     fn values_are_within_half_a_step_and_sums_agree() {
-        let x: Vec<f32> = (0..96).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.37).collect();
+        let x: Vec<f32> = (0..96)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.37)
+            .collect();
         let buf = quantized(Simd::Scalar, &x);
         let f32_at = |at: usize| f32::from_le_bytes(buf[at..at + 4].try_into().unwrap());
         let layout = Q8Layout { k: 96, n: 1 };
@@ -187,9 +194,14 @@ mod tests {
 
     #[test]
     fn every_path_gives_the_same_bits() {
-        let x: Vec<f32> = (0..320).map(|i| (i as f32 * 0.77).sin() * (i % 9) as f32).collect();
+        let x: Vec<f32> = (0..320)
+            .map(|i| (i as f32 * 0.77).sin() * (i % 9) as f32)
+            .collect();
         for simd in Simd::ALL.into_iter().filter(|s| s.available()) {
-            assert!(quantized(simd, &x) == quantized(Simd::Scalar, &x), "{simd:?}");
+            assert!(
+                quantized(simd, &x) == quantized(Simd::Scalar, &x),
+                "{simd:?}"
+            );
         }
     }
 

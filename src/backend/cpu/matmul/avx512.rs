@@ -7,6 +7,8 @@ use super::driver::{Acts, KernelFn, Ops, Scratch};
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
 use super::tile::Unpack;
+use super::unpack;
+use crate::quant::DType;
 
 gemm::compile_kernels!(
     U32x16,
@@ -92,7 +94,10 @@ impl Lanes for U32x16 {
 
     #[inline(always)]
     fn and(self, mask: u32) -> Self {
-        avx512!(U32x16(_mm512_and_si512(self.0, _mm512_set1_epi32(mask as i32))))
+        avx512!(U32x16(_mm512_and_si512(
+            self.0,
+            _mm512_set1_epi32(mask as i32)
+        )))
     }
     #[inline(always)]
     fn or(self, other: Self) -> Self {
@@ -100,23 +105,38 @@ impl Lanes for U32x16 {
     }
     #[inline(always)]
     fn xor(self, mask: u32) -> Self {
-        avx512!(U32x16(_mm512_xor_si512(self.0, _mm512_set1_epi32(mask as i32))))
+        avx512!(U32x16(_mm512_xor_si512(
+            self.0,
+            _mm512_set1_epi32(mask as i32)
+        )))
     }
     #[inline(always)]
     fn shl(self, bits: u32) -> Self {
-        avx512!(U32x16(_mm512_sllv_epi32(self.0, _mm512_set1_epi32(bits as i32))))
+        avx512!(U32x16(_mm512_sllv_epi32(
+            self.0,
+            _mm512_set1_epi32(bits as i32)
+        )))
     }
     #[inline(always)]
     fn shr(self, bits: u32) -> Self {
-        avx512!(U32x16(_mm512_srlv_epi32(self.0, _mm512_set1_epi32(bits as i32))))
+        avx512!(U32x16(_mm512_srlv_epi32(
+            self.0,
+            _mm512_set1_epi32(bits as i32)
+        )))
     }
     #[inline(always)]
     fn sar(self, bits: u32) -> Self {
-        avx512!(U32x16(_mm512_srav_epi32(self.0, _mm512_set1_epi32(bits as i32))))
+        avx512!(U32x16(_mm512_srav_epi32(
+            self.0,
+            _mm512_set1_epi32(bits as i32)
+        )))
     }
     #[inline(always)]
     fn sub(self, x: u32) -> Self {
-        avx512!(U32x16(_mm512_sub_epi32(self.0, _mm512_set1_epi32(x as i32))))
+        avx512!(U32x16(_mm512_sub_epi32(
+            self.0,
+            _mm512_set1_epi32(x as i32)
+        )))
     }
     #[inline(always)]
     fn sub_lanes(self, x: Self) -> Self {
@@ -128,7 +148,10 @@ impl Lanes for U32x16 {
     }
     #[inline(always)]
     fn min(self, x: u32) -> Self {
-        avx512!(U32x16(_mm512_min_epu32(self.0, _mm512_set1_epi32(x as i32))))
+        avx512!(U32x16(_mm512_min_epu32(
+            self.0,
+            _mm512_set1_epi32(x as i32)
+        )))
     }
     #[inline(always)]
     fn lookup(self, table: &[i8; 16]) -> Self {
@@ -145,7 +168,8 @@ impl Lanes for U32x16 {
             let mut i = 0;
             while i < 16 {
                 let bits = i as u32;
-                table[i] = ((bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21) << 4;
+                table[i] =
+                    ((bits & 1) | (bits & 2) << 7 | (bits & 4) << 14 | (bits & 8) << 21) << 4;
                 i += 1;
             }
             table
@@ -176,7 +200,11 @@ impl Lanes for U32x16 {
 
     #[inline(always)]
     fn add_bytes(self, w: Self) -> Self {
-        avx512!(U32x16(_mm512_dpbusd_epi32(self.0, _mm512_set1_epi8(1), w.0)))
+        avx512!(U32x16(_mm512_dpbusd_epi32(
+            self.0,
+            _mm512_set1_epi8(1),
+            w.0
+        )))
     }
     #[inline(always)]
     fn dot<const WIDE: bool>(self, x: Self, w: Self) -> Self {

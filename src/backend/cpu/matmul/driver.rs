@@ -101,7 +101,11 @@ fn chunk_bytes(dtype: DType, k: usize) -> usize {
 
 /// Byte sizes of the scratch's parts: sums, stage, lanes, groups, f32 values.
 fn parts(dtype: DType, n: usize) -> [usize; 5] {
-    let k = if dtype.is_quantized() { K_CHUNK } else { K_CHUNK_F32 };
+    let k = if dtype.is_quantized() {
+        K_CHUNK
+    } else {
+        K_CHUNK_F32
+    };
     [
         n * ROW_TILE * 4,
         ROW_TILE * chunk_bytes(dtype, k),
@@ -116,10 +120,23 @@ pub fn scratch_bytes(dtype: DType, n: usize) -> usize {
     parts(dtype, n).iter().sum::<usize>() + CACHE_LINE
 }
 
+/// The first `n` aligned f32 of a scratch.
+///
+/// # Panics
+/// When it is shorter.
+pub fn f32_scratch(scratch: &mut [u8], n: usize) -> &mut [f32] {
+    // SAFETY: every byte pattern is an f32.
+    let (_, values, _) = unsafe { scratch.align_to_mut::<f32>() };
+    &mut values[..n]
+}
+
 impl Scratch {
     /// Cuts `scratch` up; all parts begin on a cache line.
     fn cut(scratch: &mut [u8], dtype: DType, n: usize) -> Scratch {
-        assert!(scratch.len() >= scratch_bytes(dtype, n), "scratch of matmul");
+        assert!(
+            scratch.len() >= scratch_bytes(dtype, n),
+            "scratch of matmul"
+        );
         let mut p = scratch.as_mut_ptr();
         let mut take = |bytes: usize| {
             let part = p;
@@ -194,8 +211,7 @@ unsafe fn multiply_tile(
             prefetch(tile, next, ROW_TILE * bytes.len());
         }
         // Whole tiles are read in place; float rows are read 16 bytes at a time.
-        let whole = rows.len() == ROW_TILE
-            && (w.dtype.is_quantized() || bytes.len() % 16 == 0);
+        let whole = rows.len() == ROW_TILE && (w.dtype.is_quantized() || bytes.len() % 16 == 0);
         let (src, stride) = if whole {
             (tile[bytes.start..].as_ptr(), w.row_bytes)
         } else {
@@ -233,7 +249,8 @@ unsafe fn stage(
         to.write_bytes(0, ROW_TILE * stride);
         for r in 0..live {
             let row = &tile[r * row_bytes..][bytes.clone()];
-            to.add(r * stride).copy_from_nonoverlapping(row.as_ptr(), row.len());
+            to.add(r * stride)
+                .copy_from_nonoverlapping(row.as_ptr(), row.len());
         }
     }
     (to, stride)

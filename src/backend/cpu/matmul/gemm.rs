@@ -167,7 +167,11 @@ pub unsafe fn expand<V: Lanes, U: Unpack>(tile: Tile, k: usize, out: *mut f32) {
                 let b = V::F::load(entry.add(2 * SCALE_STEP).cast());
                 for byte in 0..4 {
                     let value = q.shl(24 - 8 * byte).sar(24).to_f32();
-                    let value = if U::AFFINE { value.mul_add(d, b) } else { value * d };
+                    let value = if U::AFFINE {
+                        value.mul_add(d, b)
+                    } else {
+                        value * d
+                    };
                     value.store(out.add((4 * i + byte as usize) * ROW_TILE + r));
                 }
             }
@@ -280,7 +284,11 @@ pub unsafe fn f32<V: Lanes, const NT: usize>(
     unsafe {
         let mut x = [std::ptr::null::<f32>(); NT];
         for t in 0..NT {
-            x[t] = acts.x.add(*tx.add(t) as usize * acts.x_stride).cast::<f32>().add(k0);
+            x[t] = acts
+                .x
+                .add(*tx.add(t) as usize * acts.x_stride)
+                .cast::<f32>()
+                .add(k0);
         }
         for r in (0..ROW_TILE).step_by(V::ROWS) {
             let w = w.add(r);
@@ -315,7 +323,12 @@ pub unsafe fn f32<V: Lanes, const NT: usize>(
 macro_rules! compile_kernels {
     ($v:ty, $features:literal, [$($nt:literal)*]) => {
         #[target_feature(enable = $features)]
-        unsafe fn unpack<U: Unpack>(src: *const u8, stride: usize, k: usize, scratch: &Scratch) {
+        unsafe fn unpack_q8<U: Unpack>(
+            src: *const u8,
+            stride: usize,
+            k: usize,
+            scratch: &Scratch,
+        ) {
             // SAFETY: the contract of `UnpackFn`.
             unsafe { gemm::unpack::<$v, U>(src, stride, k, scratch.tile) }
         }
@@ -381,7 +394,7 @@ macro_rules! compile_kernels {
         const F32_KERNELS: &[KernelFn] = &[$(f32::<$nt>),*];
 
         /// What multiplies a block format with 8-bit activations.
-        pub fn quant<U: Unpack>() -> Ops {
+        fn quant<U: Unpack>() -> Ops {
             let kernels: &[KernelFn] = match (U::GROUP, U::AFFINE, U::WIDE) {
                 (16, false, _) => &[$(q8::<$nt, 2, false, false>),*],
                 (16, true, _) => &[$(q8::<$nt, 2, true, false>),*],
@@ -389,17 +402,43 @@ macro_rules! compile_kernels {
                 (_, false, false) => &[$(q8::<$nt, 1, false, false>),*],
                 (_, false, true) => &[$(q8::<$nt, 1, false, true>),*],
             };
-            Ops { unpack: unpack::<U>, kernels }
+            Ops { unpack: unpack_q8::<U>, kernels }
         }
 
         /// What multiplies a block format with f32 activations.
-        pub fn quant_f32<U: Unpack>() -> Ops {
+        fn quant_f32<U: Unpack>() -> Ops {
             Ops { unpack: unpack_f32::<U>, kernels: F32_KERNELS }
         }
 
         /// What multiplies a float format with f32 activations.
-        pub fn float<T: gemm::FloatFormat>() -> Ops {
+        fn float<T: gemm::FloatFormat>() -> Ops {
             Ops { unpack: widen::<T>, kernels: F32_KERNELS }
+        }
+
+        /// The functions for a type; `None` for I32, which holds no weights.
+        pub fn ops(dtype: DType, f32: bool) -> Option<Ops> {
+            fn quantized<U: Unpack>(f32: bool) -> Option<Ops> {
+                Some(if f32 { quant_f32::<U>() } else { quant::<U>() })
+            }
+            match dtype {
+                DType::F32 => Some(float::<gemm::F32>()),
+                DType::F16 => Some(float::<gemm::F16>()),
+                DType::BF16 => Some(float::<gemm::Bf16>()),
+                DType::I32 => None,
+                DType::Q4_0 => quantized::<unpack::Q4_0>(f32),
+                DType::Q4_1 => quantized::<unpack::Q4_1>(f32),
+                DType::Q5_0 => quantized::<unpack::Q5_0>(f32),
+                DType::Q5_1 => quantized::<unpack::Q5_1>(f32),
+                DType::Q8_0 => quantized::<unpack::Q8_0>(f32),
+                DType::Q2K => quantized::<unpack::Q2K>(f32),
+                DType::Q3K => quantized::<unpack::Q3K>(f32),
+                DType::Q4K => quantized::<unpack::Q4K>(f32),
+                DType::Q5K => quantized::<unpack::Q5K>(f32),
+                DType::Q6K => quantized::<unpack::Q6K>(f32),
+                DType::Iq4Nl => quantized::<unpack::Iq4Nl>(f32),
+                DType::Iq4Xs => quantized::<unpack::Iq4Xs>(f32),
+                DType::Mxfp4 => quantized::<unpack::Mxfp4>(f32),
+            }
         }
     };
 }

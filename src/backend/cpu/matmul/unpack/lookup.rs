@@ -6,7 +6,9 @@ use crate::backend::cpu::matmul::tile::{BlockRows, TileOut, Unpack};
 use crate::quant::DType;
 
 /// Values of IQ4_NL and IQ4_XS.
-const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+const IQ4: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
 /// Twice the E2M1 values of MXFP4; the scale is halved instead.
 const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 

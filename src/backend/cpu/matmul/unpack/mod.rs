@@ -24,7 +24,16 @@ fn nibbles<V: Lanes>(qs: [V; 4]) -> [V; 8] {
     let [a, b, c, d] = qs;
     let low = |x: V| x.and(LOW4);
     let high = |x: V| x.shr(4).and(LOW4);
-    [low(a), low(b), low(c), low(d), high(a), high(b), high(c), high(d)]
+    [
+        low(a),
+        low(b),
+        low(c),
+        low(d),
+        high(a),
+        high(b),
+        high(c),
+        high(d),
+    ]
 }
 
 /// Byte `i` of a row's bytes, four to a lane.
