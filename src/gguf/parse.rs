@@ -325,7 +325,7 @@ impl Parser<'_> {
                     record.tensor_type
                 ))
             })?;
-        if record.offset % alignment != 0 {
+        if !record.offset.is_multiple_of(alignment) {
             return Err(self.bad(format!(
                 "tensor {name} lies at offset {}, not a multiple of {alignment}",
                 record.offset

@@ -2,7 +2,7 @@
 
 use super::candidates::Candidates;
 use super::dist::Dist;
-use super::greedy::{Greedy, argmax, max_of};
+use super::greedy::{Greedy, argmax, max_except};
 use super::min_p::MinP;
 use super::penalties::Penalties;
 use super::temperature::Temperature;
@@ -81,10 +81,10 @@ impl Chain {
         if self.samplers.len() == 1 && self.is_greedy() {
             return argmax(logits, &self.banned).ok_or_else(nothing_left);
         }
-        self.candidates.fill(logits, &self.banned);
-        if self.candidates.max_logit() == f32::NEG_INFINITY {
+        if max_except(logits, &self.banned) == f32::NEG_INFINITY {
             return Err(nothing_left());
         }
+        self.candidates.fill(logits, &self.banned);
         for sampler in &mut self.samplers {
             sampler.apply(&mut self.candidates);
         }
@@ -125,10 +125,12 @@ fn nothing_left() -> Error {
 fn check_logits(logits: &[f32]) -> Result<()> {
     // Branch-free, so that it vectorises; the culprit is looked for only on error.
     let any_nan = logits.iter().fold(false, |any, l| any | l.is_nan());
-    if !any_nan && max_of(logits) < f32::INFINITY {
+    if !any_nan && max_except(logits, &[]) < f32::INFINITY {
         return Ok(());
     }
-    let bad = logits.iter().position(|l| !(*l < f32::INFINITY));
+    let bad = logits
+        .iter()
+        .position(|l| l.is_nan() || *l == f32::INFINITY);
     let id = bad.unwrap_or_default();
     Err(Error::input(format!(
         "sampling: the logit of token {id} is {}, not a number; \

@@ -24,16 +24,7 @@ impl Sampler for Greedy {
 /// `banned` ascends; `None` when nothing but `-inf` is left. This is the path
 /// of a greedy chain without penalties, which needs no list of candidates.
 pub(super) fn argmax(logits: &[f32], banned: &[u32]) -> Option<u32> {
-    let mut max = f32::NEG_INFINITY;
-    let mut start = 0;
-    for &id in banned {
-        let Some(part) = logits.get(start..id as usize) else {
-            continue;
-        };
-        max = max.max(max_of(part));
-        start = id as usize + 1;
-    }
-    max = max.max(logits.get(start..).map_or(f32::NEG_INFINITY, max_of));
+    let max = max_except(logits, banned);
     if max == f32::NEG_INFINITY {
         return None;
     }
@@ -44,8 +35,22 @@ pub(super) fn argmax(logits: &[f32], banned: &[u32]) -> Option<u32> {
         .find(|id| banned.binary_search(id).is_err())
 }
 
+/// The highest logit whose id is not banned; `banned` ascends.
+pub(super) fn max_except(logits: &[f32], banned: &[u32]) -> f32 {
+    let mut max = f32::NEG_INFINITY;
+    let mut start = 0;
+    for &id in banned {
+        let Some(part) = logits.get(start..id as usize) else {
+            continue;
+        };
+        max = max.max(max_of(part));
+        start = id as usize + 1;
+    }
+    max.max(logits.get(start..).map_or(f32::NEG_INFINITY, max_of))
+}
+
 /// The highest of `values`; sixteen running maxima, so that it vectorises.
-pub(super) fn max_of(values: &[f32]) -> f32 {
+fn max_of(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; 16];
     let (chunks, rest) = values.as_chunks::<16>();
     for chunk in chunks {
