@@ -153,7 +153,8 @@ mod tests {
     #[test]
     fn ranges_are_held() {
         assert!(SamplingParams::greedy().check().is_ok());
-        let bad: [(&str, fn(&mut SamplingParams)); 7] = [
+        type Spoil = fn(&mut SamplingParams);
+        let bad: [(&str, Spoil); 7] = [
             ("temp", |p| p.temp = f32::NAN),
             ("top-p", |p| p.top_p = 1.5),
             ("min-p", |p| p.min_p = f32::NAN),
