@@ -59,7 +59,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "backend/cpu/simd.rs",
     "backend/cpu/simd_",
     "backend/cpu/matmul/",
-    "cli/signal.rs",
+    "cli/interrupt.rs",
 ];
 
 const MOST_LINES: usize = 400;

@@ -256,4 +256,8 @@ impl<'a> Iterator for StrArray<'a> {
         self.left = self.left.checked_sub(1)?;
         Some((at, text))
     }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
 }

@@ -174,4 +174,51 @@ mod tests {
             assert!(!message.contains('\n'));
         }
     }
+
+    /// A file of one `general.sampling` key: an f32 or an i32.
+    fn file_with(key: &str, value: std::result::Result<f32, i32>) -> crate::gguf::Gguf {
+        use crate::gguf::{FileBytes, Gguf};
+        let key = format!("general.sampling.{key}");
+        let (ty, value) = match value {
+            Ok(float) => (6u32, float.to_le_bytes()),
+            Err(int) => (5u32, int.to_le_bytes()),
+        };
+        let mut bytes = b"GGUF\x03\0\0\0".to_vec();
+        bytes.extend([0u64, 1, key.len() as u64].map(u64::to_le_bytes).concat());
+        bytes.extend(key.as_bytes());
+        bytes.extend([ty.to_le_bytes(), value].concat());
+        let path = std::path::Path::new("m.gguf");
+        let read = FileBytes::read(path, &mut bytes.as_slice(), bytes.len() as u64);
+        Gguf::from_bytes(path, read.unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_file_recommends() {
+        let from = |key, value| {
+            let gguf = file_with(key, value);
+            SamplingParams::chat_defaults().from_meta(&gguf.meta)
+        };
+        let base = SamplingParams::chat_defaults;
+        let want = |change: fn(&mut SamplingParams)| {
+            let mut params = base();
+            change(&mut params);
+            params
+        };
+        assert_eq!(from("temp", Ok(1.5)).unwrap(), want(|p| p.temp = 1.5));
+        assert_eq!(from("top_p", Ok(0.5)).unwrap(), want(|p| p.top_p = 0.5));
+        assert_eq!(from("min_p", Ok(0.25)).unwrap(), want(|p| p.min_p = 0.25));
+        assert_eq!(from("top_k", Err(7)).unwrap(), want(|p| p.top_k = 7));
+        assert_eq!(from("top_k", Err(-1)).unwrap(), want(|p| p.top_k = -1));
+        let repeat = from("penalty_repeat", Ok(1.25)).unwrap();
+        assert_eq!(repeat, want(|p| p.repeat_penalty = 1.25));
+        let last_n = from("penalty_last_n", Err(9)).unwrap();
+        assert_eq!(last_n, want(|p| p.repeat_last_n = 9));
+        assert_eq!(from("mirostat", Err(2)).unwrap(), base());
+        let text = from("top_p", Ok(2.0)).unwrap_err().to_string();
+        assert!(
+            text.starts_with("m.gguf: ") && text.contains("top-p is 2"),
+            "{text}"
+        );
+        assert!(from("top_k", Ok(2.5)).is_err(), "a float is no count");
+    }
 }
