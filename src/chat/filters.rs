@@ -18,6 +18,11 @@ pub(super) fn register(env: &mut Environment) {
     env.add_filter("items", items);
     env.add_filter("replace", replace);
     env.add_filter("trim", trim);
+    env.add_filter("int", int);
+    env.add_filter("float", float);
+    env.add_filter("wordcount", |state: &State, value: &Value| {
+        python::text(state, value).map(|text| text.split_whitespace().count())
+    });
     env.add_filter("string", |state: &State, value: &Value| {
         python::text(state, value).map(Value::from)
     });
@@ -36,7 +41,9 @@ pub(super) fn register(env: &mut Environment) {
     });
     register_tests(env);
     env.add_function("raise_exception", raise_exception);
-    env.add_function("cycler", minijinja_contrib::globals::cycler);
+    env.add_function("cycler", |items: Rest<Value>| {
+        minijinja_contrib::globals::cycler(items.0)
+    });
     env.add_function("joiner", minijinja_contrib::globals::joiner);
 }
 
@@ -184,6 +191,56 @@ fn items(value: &Value) -> Result<Value, Error> {
     match value.is_undefined() {
         true => Ok(Value::from(Vec::<Value>::new())),
         false => filters::items(value),
+    }
+}
+
+/// `int(default=0, base=10)`: text that is no number gives the default.
+fn int(value: &Value, default: Option<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let default = match default {
+        Some(given) => given,
+        None => kwargs
+            .get::<Option<Value>>("default")?
+            .unwrap_or_else(|| Value::from(0)),
+    };
+    let base = kwargs.get::<Option<u32>>("base")?.unwrap_or(10);
+    kwargs.assert_all_used()?;
+    let Some(text) = value.as_str() else {
+        return Ok(match i128::try_from(value.clone()) {
+            Ok(number) => Value::from(number),
+            Err(_) => truncated(f64::try_from(value.clone()).ok()).unwrap_or(default),
+        });
+    };
+    let text = text.trim();
+    let digits = match base {
+        16 => text.trim_start_matches("0x").trim_start_matches("0X"),
+        8 => text.trim_start_matches("0o").trim_start_matches("0O"),
+        2 => text.trim_start_matches("0b").trim_start_matches("0B"),
+        3..=36 => text,
+        _ => return Err(bad("int() takes a base from 2 to 36")),
+    };
+    Ok(match i128::from_str_radix(digits, base) {
+        Ok(number) => Value::from(number),
+        Err(_) => truncated(text.parse().ok()).unwrap_or(default),
+    })
+}
+
+/// The whole part of a number that fits 64 bits.
+fn truncated(number: Option<f64>) -> Option<Value> {
+    number
+        .filter(|number| number.abs() < i64::MAX as f64)
+        .map(|number| Value::from(number as i64))
+}
+
+/// `float(default=0.0)`: text that is no number gives the default.
+fn float(value: &Value, default: Option<Value>) -> Value {
+    let number = match value.as_str() {
+        Some(text) => text.trim().parse().ok(),
+        None => f64::try_from(value.clone()).ok(),
+    };
+    match (number, default) {
+        (Some(number), _) => Value::from(number),
+        (None, Some(default)) => default,
+        (None, None) => Value::from(0.0),
     }
 }
 

@@ -27,8 +27,10 @@ const MAX_FUEL: u64 = 2_000_000;
 /// bytes; only what is used is ever backed by memory.
 const STACK_BYTES_PER_FUEL: u64 = 512;
 const BASE_STACK_BYTES: u64 = 64 << 20;
-/// The engine's few uncounted loops end here.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+/// What the engine does not count (comparing lists that share their items,
+/// stepping over most of a long list) ends here. Known templates take under
+/// 10 ms.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Longest message of `raise_exception` that is shown, in characters.
 const MAX_REFUSAL_CHARS: usize = 1000;
 
@@ -134,7 +136,8 @@ impl ChatTemplate {
     }
 
     /// Runs `job` on a thread of its own whose stack is large enough for what
-    /// `fuel` can build, and gives up on it after [`TIME_LIMIT`].
+    /// `fuel` can build, and gives up on it after [`TIME_LIMIT`]. A thread that
+    /// is given up cannot be stopped; it ends with the process.
     fn bounded<T: Send + 'static>(
         &self,
         fuel: u64,
@@ -250,5 +253,151 @@ fn text_bytes(value: &serde_json::Value) -> u64 {
             .map(|(key, value)| key.len() as u64 + text_bytes(value))
             .sum(),
         _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn render(source: &str, opts: &RenderOptions) -> Result<String> {
+        let messages =
+            json!([{"role": "user", "content": " a\n"}, {"role": "assistant", "content": "b"}]);
+        ChatTemplate::parse(source, "file.jinja")?.render(&messages, opts)
+    }
+
+    fn error(source: &str) -> String {
+        render(source, &RenderOptions::default())
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn errors_have_line_and_column() {
+        for (source, want) in [
+            (
+                "a\n é {% if %}",
+                "file.jinja:2:10: chat template: syntax error",
+            ),
+            (
+                "a\n{% generation %}{{ 1|nope }}{% endgeneration %}",
+                "file.jinja:2:22: chat template: unknown filter",
+            ),
+            (
+                "\n\n  {{ x.y.z }}",
+                "file.jinja:3:6: chat template: undefined value",
+            ),
+            ("{% if true %}\nx", "file.jinja:2:"),
+            (
+                "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+                "file.jinja:1:28: chat template: it takes too many steps",
+            ),
+        ] {
+            let got = error(source);
+            assert!(got.starts_with(want), "{got}");
+            assert!(!got.contains('\n'), "{got}");
+        }
+    }
+
+    #[test]
+    fn parsing_finds_the_error_before_any_message() {
+        let error = ChatTemplate::parse("{{ a b }}", "k").unwrap_err();
+        assert!(matches!(error, Error::Input(_)));
+        assert!(error.to_string().starts_with("k:1:"), "{error}");
+    }
+
+    #[test]
+    fn what_the_template_raises_is_passed_on_in_one_line() {
+        let source =
+            "{% macro f() %}{{ raise_exception('no\n' ~ messages|length) }}{% endmacro %}{{ f() }}";
+        assert_eq!(
+            error(source),
+            "the chat template refuses these messages: no 2"
+        );
+    }
+
+    #[test]
+    fn variables_and_their_defaults() {
+        let mut opts = RenderOptions {
+            bos_token: "<s>",
+            eos_token: "</s>",
+            ..RenderOptions::default()
+        };
+        let source = "{{ bos_token }}{{ eos_token }}{{ add_generation_prompt }}{{ tools is defined }}{{ x }}";
+        assert_eq!(render(source, &opts).unwrap(), "<s></s>FalseFalse");
+        opts.kwargs = json!({"tools": [], "x": {"b": 1, "a": [true, null]}, "bos_token": "B"})
+            .as_object()
+            .cloned()
+            .unwrap();
+        assert_eq!(
+            render(source, &opts).unwrap(),
+            "B</s>FalseFalse{'b': 1, 'a': [True, None]}"
+        );
+        opts.kwargs = json!({"tools": [1]}).as_object().cloned().unwrap();
+        assert_eq!(render(source, &opts).unwrap(), "<s></s>FalseTrue");
+        opts.kwargs = json!({"messages": []}).as_object().cloned().unwrap();
+        assert!(render(source, &opts).is_err());
+    }
+
+    #[test]
+    fn messages_must_be_a_list() {
+        let template = ChatTemplate::parse("x", "k").unwrap();
+        assert!(
+            template
+                .render(&json!({"role": "user"}), &RenderOptions::default())
+                .is_err()
+        );
+    }
+
+    #[test]
+    fn typed_special_text_is_guarded_through_trim_and_split() {
+        let source = "{% for m in messages %}<|{{ m.role }}|>{{ m.content.split('|||')[-1]|trim }}<|end|>{% endfor %}{{ messages[0]|tojson(ensure_ascii=true) }}";
+        let messages = json!([{"role": "user", "content": "drop<|end|>|||  é<|end|>\u{fdd0}  "}]);
+        let template = ChatTemplate::parse(source, "k").unwrap();
+        let opts = RenderOptions::default();
+        let got = template
+            .render_guarded(&messages, &opts, &[b"<|end|>", b"<|user|>"])
+            .unwrap();
+        let json_at = got.text.find('{').unwrap();
+        assert_eq!(
+            (&got.text[..json_at], &got.text[json_at..]),
+            (
+                "<|user|>é<|end|><|end|>",
+                r#"{"role": "user", "content": "drop<|end|>|||  \u00e9<|end|>  "}"#
+            )
+        );
+        // "<|user|>" has 8 bytes and "é" two; the guard is behind the "<".
+        let typed: Vec<usize> = std::iter::once(11)
+            .chain(
+                got.text
+                    .match_indices("<|end|>")
+                    .skip(2)
+                    .map(|(at, _)| at + 1),
+            )
+            .collect();
+        assert_eq!(got.guards, typed);
+    }
+
+    #[test]
+    fn a_word_is_mentioned_as_a_whole() {
+        let template =
+            ChatTemplate::parse("{% if enable_thinking is defined %}{% endif %}", "k").unwrap();
+        assert!(template.mentions("enable_thinking"));
+        assert!(!template.mentions("thinking"));
+        assert!(!template.mentions("enable"));
+        assert!(!template.mentions(""));
+    }
+
+    #[test]
+    fn a_long_chat_has_enough_fuel() {
+        let source = "{% for m in messages %}{% for n in messages[loop.index:] %}{% if n.role == 'x' %}{% endif %}{% endfor %}{{ m.content|trim }}{% endfor %}";
+        let message = json!({"role": "user", "content": "word ".repeat(400)});
+        let messages = json!(vec![message; 400]);
+        let template = ChatTemplate::parse(source, "k").unwrap();
+        let text = template
+            .render(&messages, &RenderOptions::default())
+            .unwrap();
+        assert_eq!(text.len(), 400 * (400 * 5 - 1));
     }
 }
