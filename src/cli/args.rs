@@ -81,7 +81,7 @@ pub struct SimpleArgs {
 /// `chat`.
 #[derive(Debug, Args)]
 pub struct ChatArgs {
-    /// Instructions to the model, before the first message
+    /// Instructions to the model, before the first message (also -sys)
     #[arg(
         long = "system-prompt",
         value_name = "TEXT",

@@ -16,17 +16,20 @@ const SPARE_CTX: usize = 16;
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     let gguf = load::open(&args.model)?;
     let path = gguf.path.display().to_string();
-    let file_bytes = gguf.bytes().len();
+    let weight_bytes = gguf.tensors.iter().map(|t| t.bytes).sum();
     let model = load::model(gguf, &args.model, &args.eval)?;
-    let n_ctx = args.n_prompt + args.n_gen + SPARE_CTX;
+    let n_ctx = args
+        .n_prompt
+        .saturating_add(args.n_gen)
+        .saturating_add(SPARE_CTX);
     let n_ctx = load::n_ctx(&args.eval.context, &model, n_ctx);
-    load::need_room(args.n_prompt.max(args.n_gen + 1), n_ctx)?;
+    load::need_room(args.n_prompt.max(args.n_gen.saturating_add(1)), n_ctx)?;
+    let mut session = load::session(&model, &args.eval, n_ctx)?;
     let n_tokens = args.n_prompt.max(args.n_gen).max(1);
     let tokens: Vec<u32> = (0..n_tokens).map(|i| token(i, model.n_vocab())).collect();
-    let mut session = load::session(&model, &args.eval, n_ctx)?;
     let (pp, tg) = measure(&mut session, &tokens, &args)?;
     let threads = load::n_threads(&args.eval.context);
-    let mut product = Product::new();
+    let mut product = Product::stdout();
     match args.output {
         BenchFormat::Json => {
             let mut object = json!({ "model": path, "threads": threads });
@@ -39,7 +42,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         }
         BenchFormat::Md => {
             let arch = model.arch_name();
-            let size = human_bytes(file_bytes);
+            let size = human_bytes(weight_bytes);
             writeln!(product, "| model | arch | size | threads | test | tok/s |")?;
             writeln!(product, "| --- | --- | ---: | ---: | ---: | ---: |")?;
             for (name, run) in [("pp", &pp), ("tg", &tg)] {

@@ -4,14 +4,13 @@ use super::args::ChatArgs;
 use super::chat_input::{Input, Turn};
 use super::generate::{Finish, Generator, Speed};
 use super::interrupt::Interrupt;
-use super::output::{Product, human_bytes};
+use super::output::{Product, describe, human_bytes};
 use super::{load, template_source};
 use crate::Error;
-use crate::chat::{ChatTemplate, RenderOptions};
+use crate::chat::{ChatTemplate, RenderOptions, Transcript};
 use crate::model::Model;
 use crate::sampling::Chain;
 use crate::tokenizer::Tokenizer;
-use serde_json::{Value as Json, json};
 
 /// Context unless `-c` says otherwise: a conversation of some pages, without
 /// the KV cache of a model that was trained on very long ones.
@@ -35,7 +34,7 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let default_ctx = DEFAULT_CTX.min(model.n_ctx_train().max(1));
     let n_ctx = load::n_ctx(&args.eval.context, &model, default_ctx);
     let context = &args.eval.context;
-    let (bos_token, eos_token) = template_source::texts(&tokenizer);
+    let (bos, eos) = template_source::texts(&tokenizer);
     let mut chat = Chat {
         generator: Generator {
             tokenizer: &tokenizer,
@@ -51,13 +50,13 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         template,
         options: RenderOptions {
             add_generation_prompt: true,
-            bos_token,
-            eos_token,
+            bos_token: &bos,
+            eos_token: &eos,
             now: None,
             kwargs: args.template.chat_template_kwargs.unwrap_or_default(),
         },
         limit: usize::try_from(args.n_predict).ok(),
-        messages: Vec::new(),
+        transcript: Transcript::new(),
         system_prompt: args.system_prompt,
     };
     chat.clear();
@@ -75,18 +74,18 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
 struct Chat<'a> {
     generator: Generator<'a>,
     template: ChatTemplate,
-    options: RenderOptions,
+    options: RenderOptions<'a>,
     /// Tokens a reply may have.
     limit: Option<usize>,
-    messages: Vec<Json>,
+    transcript: Transcript,
     system_prompt: Option<String>,
 }
 
 impl Chat<'_> {
     fn clear(&mut self) {
-        self.messages.clear();
+        self.transcript = Transcript::new();
         if let Some(text) = &self.system_prompt {
-            self.messages.push(message("system", text));
+            self.transcript.set_system(text);
         }
     }
 
@@ -118,7 +117,7 @@ impl Chat<'_> {
                     let result = self.reply(&text);
                     match result {
                         Err(error) if input.is_terminal() && error.is::<Error>() => {
-                            tracing::error!("{error:#}");
+                            tracing::error!("{}", describe(&error));
                         }
                         result => result?,
                     }
@@ -130,14 +129,13 @@ impl Chat<'_> {
     /// Answers a message on stdout. Without an answer the message is forgotten,
     /// so that turns keep alternating.
     fn reply(&mut self, text: &str) -> anyhow::Result<()> {
-        let n_before = self.messages.len();
-        self.messages.push(message("user", text));
+        self.transcript.push_user(text);
         let mut answer = String::new();
         let result = self.answer(&mut answer);
         if answer.is_empty() && !matches!(result, Ok(Finish::End)) {
-            self.messages.truncate(n_before);
+            self.transcript.pop_last();
         } else {
-            self.messages.push(message("assistant", &answer));
+            self.transcript.push_assistant(answer);
         }
         match result? {
             Finish::ContextFull => Err(Error::DoesNotFit(format!(
@@ -156,7 +154,7 @@ impl Chat<'_> {
         let Some(next) = self.generator.prefill(&prompt)? else {
             return Ok(Finish::Interrupted);
         };
-        let mut product = Product::new();
+        let mut product = Product::stdout();
         let finish = self.generator.generate(next, self.limit, &mut |piece| {
             answer.push_str(piece);
             product.stream(piece.as_bytes())
@@ -169,8 +167,8 @@ impl Chat<'_> {
     /// comes from the template or is added where the file wants it, once.
     fn prompt(&self) -> crate::Result<Vec<u32>> {
         let tokenizer: &Tokenizer = self.generator.tokenizer;
-        let messages = Json::Array(self.messages.clone());
-        let special_texts = tokenizer.special_texts();
+        let messages = self.transcript.to_json();
+        let special_texts: Vec<&[u8]> = tokenizer.special_texts().collect();
         let rendered = self
             .template
             .render_guarded(&messages, &self.options, &special_texts)?;
@@ -183,8 +181,4 @@ impl Chat<'_> {
         }
         Ok(ids)
     }
-}
-
-fn message(role: &str, content: &str) -> Json {
-    json!({ "role": role, "content": content })
 }

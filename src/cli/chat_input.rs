@@ -64,15 +64,7 @@ impl Input {
     pub fn next(&mut self, interrupt: &Interrupt) -> anyhow::Result<Turn> {
         loop {
             let text = match self {
-                Input::Terminal(editor) => match editor.readline(PROMPT) {
-                    Ok(text) => Some(joined(&text)),
-                    Err(ReadlineError::Interrupted) => {
-                        tracing::info!("(Ctrl-D or /exit leaves)");
-                        continue;
-                    }
-                    Err(ReadlineError::Eof) => None,
-                    Err(error) => return Err(error.into()),
-                },
+                Input::Terminal(editor) => edit(editor, interrupt)?,
                 Input::Lines => {
                     interrupt.leave_at_once();
                     read_line()?
@@ -82,6 +74,24 @@ impl Input {
             if let Some(turn) = turn {
                 return Ok(turn);
             }
+        }
+    }
+}
+
+/// A message from the editor; `None` after Ctrl-D.
+fn edit(
+    editor: &mut Editor<Continuation, DefaultHistory>,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Option<String>> {
+    // The editor sees Ctrl-C as a key; one sent as a signal must not end the
+    // chat either.
+    interrupt.defer();
+    loop {
+        match editor.readline(PROMPT) {
+            Ok(text) => return Ok(Some(joined(&text))),
+            Err(ReadlineError::Interrupted) => tracing::info!("(Ctrl-D or /exit leaves)"),
+            Err(ReadlineError::Eof) => return Ok(None),
+            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -46,13 +46,13 @@ pub struct ContextArgs {
     #[arg(short = 'b', long, value_name = "N", default_value_t = 2048,
           value_parser = positive)]
     pub batch_size: usize,
-    /// Tokens of a prompt evaluated at a time, at most --batch-size
+    /// Tokens of a prompt evaluated at a time, at most --batch-size (also -ub)
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
     pub ubatch_size: usize,
     /// Threads; by default one for each core
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
-    /// Layers on the GPU; accepted, without effect while there is none
+    /// Layers on the GPU; accepted, without effect while there is none (also -ngl)
     #[arg(
         long = "n-gpu-layers",
         visible_alias = "gpu-layers",
@@ -80,10 +80,10 @@ pub enum Activations {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Precision")]
 pub struct NumericsArgs {
-    /// Element type of the K cache [default: f16]
+    /// Element type of the K cache [default: f16] (also -ctk)
     #[arg(long, value_name = "TYPE")]
     pub cache_type_k: Option<KvType>,
-    /// Element type of the V cache [default: f16]
+    /// Element type of the V cache [default: f16] (also -ctv)
     #[arg(long, value_name = "TYPE")]
     pub cache_type_v: Option<KvType>,
     /// Activations in quantized products [default: q8]
@@ -127,20 +127,28 @@ pub enum ScalingArg {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "RoPE (default: as the file says)")]
 pub struct RopeArgs {
+    /// Base of the rotation frequencies
     #[arg(long, value_name = "BASE")]
     pub rope_freq_base: Option<f32>,
+    /// Factor on the rotation frequencies; 0.5 doubles the context
     #[arg(long, value_name = "SCALE")]
     pub rope_freq_scale: Option<f32>,
+    /// How the context is stretched
     #[arg(long, value_name = "KIND")]
     pub rope_scaling: Option<ScalingArg>,
+    /// YaRN: share of extrapolation; 0 interpolates only
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub yarn_ext_factor: Option<f32>,
+    /// YaRN: factor on the attention's magnitude
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub yarn_attn_factor: Option<f32>,
+    /// YaRN: rotations above which a frequency is not interpolated
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub yarn_beta_fast: Option<f32>,
+    /// YaRN: rotations below which a frequency is fully interpolated
     #[arg(long, value_name = "F", allow_negative_numbers = true)]
     pub yarn_beta_slow: Option<f32>,
+    /// YaRN: context in tokens before stretching
     #[arg(long, value_name = "N")]
     pub yarn_orig_ctx: Option<u32>,
 }
@@ -239,7 +247,6 @@ impl SamplingArgs {
     }
 
     fn over(&self, base: SamplingParams, tokenizer: &Tokenizer) -> SamplingParams {
-        let end_ids = || (0..tokenizer.n_vocab() as u32).filter(|&id| tokenizer.is_eog(id));
         SamplingParams {
             temp: self.temp.unwrap_or(base.temp),
             top_k: self.top_k.unwrap_or(base.top_k),
@@ -251,7 +258,7 @@ impl SamplingArgs {
             frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
             seed: self.seed.map_or(base.seed, |seed| seed.0),
             banned: if self.ignore_eos {
-                end_ids().collect()
+                tokenizer.eog_ids()
             } else {
                 base.banned
             },

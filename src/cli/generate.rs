@@ -118,13 +118,11 @@ impl Generator<'_> {
             }
             self.chain.accept(next);
             n_emitted += 1;
-            if !self.tokenizer.is_control(next) {
-                let result = stops.push(&decoder.push(self.tokenizer, next));
-                emit(&result.emit)?;
-                if result.stopped {
-                    self.decode.add(n_evaluated, started);
-                    return Ok(Finish::End);
-                }
+            let result = stops.push(&decoder.push(self.tokenizer, next));
+            emit(&result.emit)?;
+            if result.stopped {
+                self.decode.add(n_evaluated, started);
+                return Ok(Finish::End);
             }
             if limit == Some(n_emitted) {
                 break Finish::Length;

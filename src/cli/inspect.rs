@@ -17,7 +17,7 @@ pub fn run(args: InspectArgs) -> anyhow::Result<()> {
     for (key, value) in gguf.meta.iter() {
         metadata.insert(key.to_string(), shown(&gguf.meta, key, value)?);
     }
-    let mut product = Product::new();
+    let mut product = Product::stdout();
     if args.json {
         let object = json!({
             "version": gguf.version,

@@ -70,7 +70,7 @@ pub fn n_ctx(args: &ContextArgs, model: &Model, default: usize) -> usize {
 /// A session of `n_ctx` tokens.
 pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Session> {
     let n_ctx_train = model.n_ctx_train();
-    if n_ctx > n_ctx_train {
+    if n_ctx_train > 0 && n_ctx > n_ctx_train {
         tracing::warn!(
             "the context of {n_ctx} tokens is longer than the {n_ctx_train} the model was \
              trained with; its answers may get worse"
@@ -109,7 +109,12 @@ pub fn need_room(n_prompt: usize, n_ctx: usize) -> Result<()> {
 /// brings its own.
 pub fn encode(tokenizer: &Tokenizer, text: &[u8], options: EncodeOptions) -> Vec<u32> {
     let mut ids = tokenizer.encode(text, options);
-    if options.add_special && ids.len() > 1 && ids[0] == ids[1] && tokenizer.bos() == Some(ids[0]) {
+    let bos = tokenizer
+        .bos()
+        .filter(|_| options.add_special && tokenizer.adds_bos());
+    if let Some(bos) = bos
+        && ids.starts_with(&[bos, bos])
+    {
         ids.remove(0);
     }
     ids

@@ -34,11 +34,20 @@ pub fn run(args: LogitsArgs) -> anyhow::Result<()> {
     let model = load::model(gguf, &args.model, &args.eval)?;
     let n_vocab = model.n_vocab();
     check_ids(&tokens, n_vocab)?;
-    let n_ctx = load::n_ctx(&args.eval.context, &model, tokens.len() + args.n_predict);
-    load::need_room(tokens.len() + args.n_predict.saturating_sub(1), n_ctx)?;
+    let n_ctx = load::n_ctx(
+        &args.eval.context,
+        &model,
+        tokens.len().saturating_add(args.n_predict),
+    );
+    load::need_room(
+        tokens
+            .len()
+            .saturating_add(args.n_predict.saturating_sub(1)),
+        n_ctx,
+    )?;
     let mut session = load::session(&model, &args.eval, n_ctx)?;
     let mut rows = Rows {
-        product: Product::new(),
+        product: Product::stdout(),
         top: args.top.map(|k| k as usize),
     };
     let next = rows.print(&mut session, &tokens, n_vocab)?;

@@ -22,9 +22,8 @@ pub fn version() -> &'static str {
         } else {
             "release"
         };
-        let commit = option_env!("LLAMA_RS_COMMIT").unwrap_or("unknown");
         format!(
-            "{} (commit {commit}, {}-{}, {profile} build)",
+            "{} ({}-{}, {profile} build)",
             env!("CARGO_PKG_VERSION"),
             std::env::consts::ARCH,
             std::env::consts::OS,
@@ -110,12 +109,20 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if closed_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    error_line(&format!("{error:#}"));
+    error_line(&describe(error));
     let code = error.chain().find_map(|cause| {
         let ours = cause.downcast_ref::<crate::Error>()?;
         Some(ours.exit_code())
     });
     ExitCode::from(code.unwrap_or(1))
+}
+
+/// Our own errors name their cause; others need the chain.
+pub fn describe(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<crate::Error>() {
+        Some(ours) => ours.to_string(),
+        None => format!("{error:#}"),
+    }
 }
 
 fn closed_pipe(error: &anyhow::Error) -> bool {
@@ -153,7 +160,8 @@ fn usage_text(rendered: &str) -> String {
         .split("\nFor more information")
         .next()
         .unwrap_or(cause);
-    format!("{}; see --help", one_line(cause))
+    let cause = cause.replace("\n\n", ";\n");
+    format!("{}; see --help", one_line(&cause))
 }
 
 /// Buffered stdout whose errors carry the io error that [`report`] looks for.
@@ -161,7 +169,7 @@ pub struct Product(BufWriter<StdoutLock<'static>>);
 
 impl Product {
     /// Locks stdout.
-    pub fn new() -> Self {
+    pub fn stdout() -> Self {
         Product(BufWriter::new(io::stdout().lock()))
     }
 
@@ -220,7 +228,7 @@ mod tests {
                         information, try '--help'.\n";
         assert_eq!(
             usage_text(rendered),
-            "unexpected argument '--tmp' found tip: a similar argument exists: '--temp'; see --help"
+            "unexpected argument '--tmp' found; tip: a similar argument exists: '--temp'; see --help"
         );
     }
 

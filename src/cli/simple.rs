@@ -34,7 +34,7 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let model = load::model(gguf, &args.model, &args.eval)?;
     let limit = usize::try_from(args.n_predict).ok();
     let needed = match limit {
-        Some(limit) => tokens.len() + limit,
+        Some(limit) => tokens.len().saturating_add(limit),
         None => (tokens.len() + OPEN_END_ROOM)
             .max(OPEN_END_CTX)
             .min(model.n_ctx_train())
@@ -84,7 +84,7 @@ fn print_continuation(
     let Some(next) = generator.prefill(tokens)? else {
         return Ok(Finish::Interrupted);
     };
-    let mut product = Product::new();
+    let mut product = Product::stdout();
     product.stream(text)?;
     let finish = generator.generate(next, limit, &mut |piece| product.stream(piece.as_bytes()))?;
     product.stream(b"\n")?;

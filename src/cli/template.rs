@@ -25,13 +25,13 @@ pub fn run(args: RenderArgs) -> anyhow::Result<()> {
     };
     let options = RenderOptions {
         add_generation_prompt: !args.no_generation_prompt,
-        bos_token: args.bos.unwrap_or(bos),
-        eos_token: args.eos.unwrap_or(eos),
-        now: args.now,
+        bos_token: args.bos.as_ref().unwrap_or(&bos),
+        eos_token: args.eos.as_ref().unwrap_or(&eos),
+        now: args.now.as_deref(),
         kwargs: args.template.chat_template_kwargs.unwrap_or_default(),
     };
     let text = template.render(&messages, &options)?;
-    Product::new().stream(text.as_bytes())?;
+    Product::stdout().stream(text.as_bytes())?;
     Ok(())
 }
 

@@ -21,7 +21,7 @@ pub fn run(args: TokenizeArgs) -> anyhow::Result<()> {
         parse_special: !args.no_parse_special,
     };
     let ids = load::encode(&tokenizer, &text, options);
-    let mut product = Product::new();
+    let mut product = Product::stdout();
     if args.json {
         writeln!(product, "{}", json!({ "ids": ids }))?;
     } else if args.ids {
