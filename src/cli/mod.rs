@@ -1,1 +1,38 @@
-//! To be written.
+//! The command line: one file a command.
+//!
+//! stdout carries only the product; everything else goes to stderr.
+
+pub mod args;
+pub mod argv;
+mod bench;
+mod chat;
+mod chat_input;
+mod flags;
+mod generate;
+mod inspect;
+mod interrupt;
+mod load;
+mod logits;
+mod model_path;
+pub mod output;
+mod prompt;
+mod simple;
+mod template;
+mod template_source;
+mod tokenize;
+
+use args::Command;
+
+/// Runs one command; [`output::report`] turns its error into a line and an exit code.
+pub fn run(command: Command) -> anyhow::Result<()> {
+    let interrupt = interrupt::Interrupt::install()?;
+    match command {
+        Command::Simple(args) => simple::run(args, &interrupt),
+        Command::Chat(args) => chat::run(args, &interrupt),
+        Command::Bench(args) => bench::run(args),
+        Command::Tokenize(args) => tokenize::run(args),
+        Command::Logits(args) => logits::run(args),
+        Command::Template(args) => template::run(args),
+        Command::Inspect(args) => inspect::run(args),
+    }
+}

@@ -1,0 +1,286 @@
+//! The commands and their own flags; shared flag groups are in `flags.rs`.
+
+use super::flags::{EvalArgs, ModelArgs, SamplingArgs, TemplateArgs};
+use super::output;
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Runs GGUF language models from the command line.
+#[derive(Debug, Parser)]
+#[command(name = "llama-rs", version = output::version(), about, propagate_version = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags of every command.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct GlobalArgs {
+    /// Say more on stderr; twice for everything
+    #[arg(short = 'v', long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Say nothing but errors on stderr
+    #[arg(long, global = true, conflicts_with = "verbose")]
+    pub quiet: bool,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print a prompt and its continuation
+    Simple(SimpleArgs),
+    /// Talk to a model in turns
+    Chat(ChatArgs),
+    /// Measure prefill and decode speed
+    Bench(BenchArgs),
+    /// Print the token ids of a text
+    Tokenize(TokenizeArgs),
+    /// Print what the model predicts after each prompt token, as JSON
+    Logits(LogitsArgs),
+    /// Print messages rendered by a chat template
+    Template(RenderArgs),
+    /// Print metadata and tensors of a file
+    Inspect(InspectArgs),
+}
+
+/// Where a prompt comes from.
+#[derive(Debug, Clone, Args)]
+pub struct PromptArgs {
+    /// The prompt; words are joined with spaces
+    #[arg(allow_negative_numbers = true, conflicts_with = "prompt")]
+    pub words: Vec<String>,
+    /// The prompt as one argument
+    #[arg(short = 'p', long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// Read the prompt from a file, bytes verbatim; `-` joins standard input
+    /// to the prompt
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+/// `simple`.
+#[derive(Debug, Args)]
+pub struct SimpleArgs {
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// Tokens to generate; -1 is until the end
+    #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N",
+          default_value_t = 32, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    pub n_predict: i64,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub eval: EvalArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// `chat`.
+#[derive(Debug, Args)]
+pub struct ChatArgs {
+    /// Instructions to the model, before the first message (also -sys)
+    #[arg(
+        long = "system-prompt",
+        value_name = "TEXT",
+        allow_hyphen_values = true
+    )]
+    pub system_prompt: Option<String>,
+    /// Tokens a reply may have; -1 is until its end
+    #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N",
+          default_value_t = -1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    pub n_predict: i64,
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub eval: EvalArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// Output format of `bench`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BenchFormat {
+    Md,
+    Json,
+}
+
+/// `bench`.
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Prompt tokens; 0 leaves prefill out
+    #[arg(
+        short = 'p',
+        long = "n-prompt",
+        value_name = "N",
+        default_value_t = 512
+    )]
+    pub n_prompt: usize,
+    /// Generated tokens; 0 leaves decode out
+    #[arg(short = 'n', long = "n-gen", value_name = "N", default_value_t = 128)]
+    pub n_gen: usize,
+    /// Repeats
+    #[arg(short = 'r', long = "repetitions", value_name = "N", default_value_t = 5,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub repeats: u32,
+    /// Output format
+    #[arg(
+        short = 'o',
+        long = "output",
+        value_name = "FORMAT",
+        default_value = "md"
+    )]
+    pub output: BenchFormat,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub eval: EvalArgs,
+}
+
+/// `tokenize`.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("text").required(true).multiple(true)
+    .args(["words", "prompt", "file", "stdin"]))]
+pub struct TokenizeArgs {
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    /// Read the text from standard input, bytes verbatim
+    #[arg(long, conflicts_with_all = ["words", "prompt", "file"])]
+    pub stdin: bool,
+    /// Print `{"ids":[...]}`
+    #[arg(long, conflicts_with = "ids")]
+    pub json: bool,
+    /// Print `[1, 2]`
+    #[arg(long)]
+    pub ids: bool,
+    /// Add no BOS or EOS, even where the file wants them
+    #[arg(long)]
+    pub no_bos: bool,
+    /// Read the text of special tokens as ordinary text
+    #[arg(long)]
+    pub no_parse_special: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// `logits`.
+#[derive(Debug, Args)]
+pub struct LogitsArgs {
+    /// Token ids, as `1,2,3`
+    #[arg(long, value_name = "IDS", value_parser = parse_ids,
+          conflicts_with_all = ["prompt", "file"], required_unless_present_any = ["prompt", "file"])]
+    pub tokens: Option<Ids>,
+    /// The prompt; BOS is added as the file wants, special text is parsed
+    #[arg(short = 'p', long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: Option<String>,
+    /// Read the prompt from a file, bytes verbatim; `-` is standard input
+    #[arg(short = 'f', long, value_name = "FILE", conflicts_with = "prompt")]
+    pub file: Option<PathBuf>,
+    /// Print the K most probable ids with their log-probabilities instead
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
+    pub top: Option<u32>,
+    /// Also continue greedily by N tokens
+    #[arg(
+        short = 'n',
+        long = "predict",
+        visible_alias = "n-predict",
+        value_name = "N",
+        default_value_t = 0
+    )]
+    pub n_predict: usize,
+    /// Print JSON (the only format)
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub eval: EvalArgs,
+}
+
+/// `template`.
+#[derive(Debug, Args)]
+pub struct RenderArgs {
+    #[command(flatten)]
+    pub template: TemplateArgs,
+    /// JSON array of `{role, content}`; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    pub messages: PathBuf,
+    /// Text of the BOS token; by default the model's, or none
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub bos: Option<String>,
+    /// Text of the EOS token; by default the model's, or none
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub eos: Option<String>,
+    /// The time that `strftime_now` sees, such as 2024-07-26T00:00:00
+    #[arg(long, value_name = "ISO")]
+    pub now: Option<String>,
+    /// Leave out the start of the assistant's turn
+    #[arg(long)]
+    pub no_generation_prompt: bool,
+    #[command(flatten)]
+    pub model: ModelArgs,
+}
+
+/// `inspect`.
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The file to look into
+    pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Token ids of one argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ids(pub Vec<u32>);
+
+/// Reads `1,2,3`, also as `[1, 2, 3]`; no ids at all is the command's error.
+fn parse_ids(text: &str) -> Result<Ids, String> {
+    let inner = text.trim().trim_start_matches('[').trim_end_matches(']');
+    if inner.trim().is_empty() {
+        return Ok(Ids(Vec::new()));
+    }
+    let ids = inner.split(',').map(|id| {
+        let id = id.trim();
+        id.parse::<u32>()
+            .map_err(|_| format!("{id:?} is not a token id"))
+    });
+    ids.collect::<Result<_, _>>().map(Ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Cli, Ids, parse_ids};
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn the_flags_of_every_command_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ids_are_read_with_and_without_brackets() {
+        assert_eq!(parse_ids("1,2,3"), Ok(Ids(vec![1, 2, 3])));
+        assert_eq!(parse_ids("[1, 2]"), Ok(Ids(vec![1, 2])));
+        assert_eq!(parse_ids(""), Ok(Ids(vec![])));
+        assert!(parse_ids("1,,2").is_err());
+        assert!(parse_ids("-1").is_err());
+    }
+
+    #[test]
+    fn negative_values_are_values() {
+        let words = "llama-rs simple -n -1 --n-gpu-layers -1 -s -1 is -5 odd";
+        let cli = Cli::try_parse_from(words.split(' ')).map_err(|e| e.to_string());
+        let super::Command::Simple(args) = cli.expect("parses").command else {
+            panic!("not simple");
+        };
+        assert_eq!(args.n_predict, -1);
+        assert_eq!(args.prompt.words, ["is", "-5", "odd"]);
+    }
+}

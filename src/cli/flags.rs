@@ -1,0 +1,381 @@
+//! Flag groups that several commands share, named as in llama.cpp.
+
+use crate::gguf::Value;
+use crate::model::{Overrides, RopeOverrides, RopeScaling};
+use crate::quant::DType;
+use crate::sampling::SamplingParams;
+use crate::tokenizer::Tokenizer;
+use crate::{Result, gguf::Metadata};
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// Which file, and how it is read.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelArgs {
+    /// The GGUF file; else LLAMA_RS_MODEL, else models/SmolLM2*.gguf
+    #[arg(short = 'm', long, value_name = "FILE")]
+    pub model: Option<PathBuf>,
+    /// Read the file into memory instead of mapping it
+    #[arg(long)]
+    pub no_mmap: bool,
+    /// Replace a metadata key; TYPE is int, float, bool or str (repeatable)
+    #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = parse_override)]
+    pub override_kv: Vec<(String, Value)>,
+}
+
+/// How the model is evaluated.
+#[derive(Debug, Clone, Args)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    pub context: ContextArgs,
+    #[command(flatten)]
+    pub numerics: NumericsArgs,
+    #[command(flatten)]
+    pub rope: RopeArgs,
+}
+
+/// Context, batches, threads.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Evaluation")]
+pub struct ContextArgs {
+    /// Context in tokens; 0 is what the model was trained with
+    #[arg(short = 'c', long, value_name = "N")]
+    pub ctx_size: Option<usize>,
+    /// Tokens of a prompt handed over at a time
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 2048,
+          value_parser = positive)]
+    pub batch_size: usize,
+    /// Tokens of a prompt evaluated at a time, at most --batch-size (also -ub)
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    pub ubatch_size: usize,
+    /// Threads; by default one for each core
+    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    pub threads: Option<usize>,
+    /// Layers on the GPU; accepted, without effect while there is none (also -ngl)
+    #[arg(
+        long = "n-gpu-layers",
+        visible_alias = "gpu-layers",
+        value_name = "N",
+        allow_negative_numbers = true
+    )]
+    pub n_gpu_layers: Option<i64>,
+}
+
+/// Element type of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvType {
+    F16,
+    F32,
+}
+
+/// Element type of the activations that quantized weights are multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Activations {
+    Q8,
+    F32,
+}
+
+/// Precision.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Precision")]
+pub struct NumericsArgs {
+    /// Element type of the K cache [default: f16] (also -ctk)
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type_k: Option<KvType>,
+    /// Element type of the V cache [default: f16] (also -ctv)
+    #[arg(long, value_name = "TYPE")]
+    pub cache_type_v: Option<KvType>,
+    /// Activations in quantized products [default: q8]
+    #[arg(long, value_name = "TYPE")]
+    pub activations: Option<Activations>,
+    /// F32 activations and F32 KV cache: slow, for checking
+    #[arg(long)]
+    pub exact: bool,
+}
+
+impl NumericsArgs {
+    /// Element types of the K and the V cache.
+    pub fn kv_types(&self) -> (DType, DType) {
+        let pick = |given: Option<KvType>| match given {
+            Some(KvType::F16) => DType::F16,
+            Some(KvType::F32) => DType::F32,
+            None if self.exact => DType::F32,
+            None => DType::F16,
+        };
+        (pick(self.cache_type_k), pick(self.cache_type_v))
+    }
+
+    /// True when activations stay in F32.
+    pub fn exact_activations(&self) -> bool {
+        match self.activations {
+            Some(given) => given == Activations::F32,
+            None => self.exact,
+        }
+    }
+}
+
+/// RoPE scaling as the user names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ScalingArg {
+    None,
+    Linear,
+    Yarn,
+}
+
+/// Replacements of the file's RoPE parameters.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "RoPE (default: as the file says)")]
+pub struct RopeArgs {
+    /// Base of the rotation frequencies
+    #[arg(long, value_name = "BASE")]
+    pub rope_freq_base: Option<f32>,
+    /// Factor on the rotation frequencies; 0.5 doubles the context
+    #[arg(long, value_name = "SCALE")]
+    pub rope_freq_scale: Option<f32>,
+    /// How the context is stretched
+    #[arg(long, value_name = "KIND")]
+    pub rope_scaling: Option<ScalingArg>,
+    /// YaRN: share of extrapolation; 0 interpolates only
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub yarn_ext_factor: Option<f32>,
+    /// YaRN: factor on the attention's magnitude
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub yarn_attn_factor: Option<f32>,
+    /// YaRN: rotations above which a frequency is not interpolated
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub yarn_beta_fast: Option<f32>,
+    /// YaRN: rotations below which a frequency is fully interpolated
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub yarn_beta_slow: Option<f32>,
+    /// YaRN: context in tokens before stretching
+    #[arg(long, value_name = "N")]
+    pub yarn_orig_ctx: Option<u32>,
+}
+
+/// What replaces the file's own parameters.
+pub fn overrides(model: &ModelArgs, rope: &RopeArgs) -> Overrides {
+    Overrides {
+        kv: model.override_kv.clone(),
+        rope: RopeOverrides {
+            freq_base: rope.rope_freq_base,
+            freq_scale: rope.rope_freq_scale,
+            scaling: rope.rope_scaling.map(|kind| match kind {
+                ScalingArg::None => RopeScaling::None_,
+                ScalingArg::Linear => RopeScaling::Linear,
+                ScalingArg::Yarn => RopeScaling::Yarn,
+            }),
+            ext_factor: rope.yarn_ext_factor,
+            attn_factor: rope.yarn_attn_factor,
+            beta_fast: rope.yarn_beta_fast,
+            beta_slow: rope.yarn_beta_slow,
+            orig_ctx: rope.yarn_orig_ctx,
+        },
+    }
+}
+
+/// How the next token is chosen, and when to stop.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Seed; -1 is a new one each time
+    #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true,
+          value_parser = parse_seed)]
+    pub seed: Option<Seed>,
+    /// Temperature; 0 is greedy
+    #[arg(long, value_name = "T")]
+    pub temp: Option<f32>,
+    /// Keep the K most probable tokens; 0 keeps all
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    pub top_k: Option<i32>,
+    /// Keep the most probable tokens up to this probability; 1 keeps all
+    #[arg(long, value_name = "P")]
+    pub top_p: Option<f32>,
+    /// Drop tokens below this share of the best one's probability
+    #[arg(long, value_name = "P")]
+    pub min_p: Option<f32>,
+    /// Divide the logits of repeated tokens; 1 is off
+    #[arg(long, value_name = "F")]
+    pub repeat_penalty: Option<f32>,
+    /// Tokens back that count as repeated; 0 is none, -1 is all
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub repeat_last_n: Option<i32>,
+    /// Subtract from the logits of tokens that have appeared
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub presence_penalty: Option<f32>,
+    /// Subtract from the logits of tokens for each appearance
+    #[arg(long, value_name = "F", allow_negative_numbers = true)]
+    pub frequency_penalty: Option<f32>,
+    /// Never choose an end-of-generation token
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Stop where this text would appear (repeatable)
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub stop: Vec<String>,
+}
+
+/// A seed as given; `None` asks for a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seed(pub Option<u64>);
+
+impl SamplingArgs {
+    /// True when a flag asks for sampling instead of the most probable token.
+    pub fn asks_for_sampling(&self) -> bool {
+        self.seed.is_some()
+            || self.temp.is_some()
+            || self.top_k.is_some()
+            || self.top_p.is_some()
+            || self.min_p.is_some()
+    }
+
+    /// Sampling with the defaults of `chat`, then the file's, then these flags.
+    pub fn sampled(&self, meta: &Metadata, tokenizer: &Tokenizer) -> Result<SamplingParams> {
+        let defaults = SamplingParams::chat_defaults().from_meta(meta)?;
+        Ok(self.over(defaults, tokenizer))
+    }
+
+    /// Greedy unless a flag asks for sampling.
+    pub fn greedy_by_default(
+        &self,
+        meta: &Metadata,
+        tokenizer: &Tokenizer,
+    ) -> Result<SamplingParams> {
+        if self.asks_for_sampling() {
+            return self.sampled(meta, tokenizer);
+        }
+        Ok(self.over(SamplingParams::greedy(), tokenizer))
+    }
+
+    fn over(&self, base: SamplingParams, tokenizer: &Tokenizer) -> SamplingParams {
+        SamplingParams {
+            temp: self.temp.unwrap_or(base.temp),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            repeat_penalty: self.repeat_penalty.unwrap_or(base.repeat_penalty),
+            repeat_last_n: self.repeat_last_n.unwrap_or(base.repeat_last_n),
+            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
+            seed: self.seed.map_or(base.seed, |seed| seed.0),
+            banned: if self.ignore_eos {
+                tokenizer.eog_ids()
+            } else {
+                base.banned
+            },
+        }
+    }
+}
+
+/// Which chat template, and what it is told.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Template")]
+pub struct TemplateArgs {
+    /// Jinja text of the chat template, or `chatml`; by default the model's
+    #[arg(
+        long,
+        value_name = "TEMPLATE",
+        conflicts_with = "chat_template_file",
+        allow_hyphen_values = true
+    )]
+    pub chat_template: Option<String>,
+    /// File with the chat template
+    #[arg(long, value_name = "FILE")]
+    pub chat_template_file: Option<PathBuf>,
+    /// JSON object of further variables, such as {"enable_thinking":false}
+    #[arg(long, value_name = "JSON", value_parser = parse_object)]
+    pub chat_template_kwargs: Option<JsonObject>,
+}
+
+/// A JSON object given as an argument.
+pub type JsonObject = serde_json::Map<String, serde_json::Value>;
+
+fn parse_object(text: &str) -> std::result::Result<JsonObject, String> {
+    serde_json::from_str(text).map_err(|e| format!("not a JSON object: {e}"))
+}
+
+fn positive(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err("not a whole number above 0".to_string()),
+    }
+}
+
+fn parse_seed(text: &str) -> std::result::Result<Seed, String> {
+    if text == "-1" {
+        return Ok(Seed(None));
+    }
+    let seed = text.parse().map_err(|_| "not a whole number or -1")?;
+    Ok(Seed(Some(seed)))
+}
+
+/// Reads `KEY=TYPE:VALUE`.
+fn parse_override(text: &str) -> std::result::Result<(String, Value), String> {
+    let (key, typed) = text.split_once('=').ok_or("no `=` after the key")?;
+    let (kind, value) = typed.split_once(':').ok_or("no `TYPE:` before the value")?;
+    let bad = |want: &str| format!("{value:?} is not {want}");
+    let value = match kind {
+        "int" => {
+            let v: i64 = value.parse().map_err(|_| bad("an integer"))?;
+            u64::try_from(v).map_or(Value::Int(v), Value::Uint)
+        }
+        "float" => Value::Float(value.parse().map_err(|_| bad("a number"))?),
+        "bool" => Value::Bool(value.parse().map_err(|_| bad("true or false"))?),
+        "str" => Value::Text(value.to_string()),
+        _ => return Err(format!("type {kind:?} is not int, float, bool or str")),
+    };
+    if key.is_empty() {
+        return Err("no key before the `=`".to_string());
+    }
+    Ok((key.to_string(), value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NumericsArgs, Seed, parse_override, parse_seed};
+    use crate::gguf::Value;
+    use crate::quant::DType;
+
+    #[test]
+    fn an_override_has_key_type_and_value() {
+        let good = |text: &str, value: Value| {
+            assert_eq!(parse_override(text), Ok(("a.b".to_string(), value)));
+        };
+        good("a.b=int:7", Value::Uint(7));
+        good("a.b=int:-7", Value::Int(-7));
+        good("a.b=float:1e-5", Value::Float(1e-5));
+        good("a.b=bool:true", Value::Bool(true));
+        good("a.b=str:x=y:z", Value::Text("x=y:z".to_string()));
+        for bad in [
+            "a.b",
+            "a.b=7",
+            "a.b=int:x",
+            "a.b=u8:1",
+            "=int:1",
+            "a=bool:1",
+        ] {
+            assert!(parse_override(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_seed_is_a_number_or_minus_one() {
+        assert_eq!(parse_seed("-1"), Ok(Seed(None)));
+        assert_eq!(parse_seed("42"), Ok(Seed(Some(42))));
+        assert!(parse_seed("-2").is_err());
+    }
+
+    #[test]
+    fn exact_means_f32_unless_a_type_is_given() {
+        let mut args = NumericsArgs {
+            cache_type_k: Some(super::KvType::F16),
+            cache_type_v: None,
+            activations: None,
+            exact: true,
+        };
+        assert_eq!(args.kv_types(), (DType::F16, DType::F32));
+        assert!(args.exact_activations());
+        args.exact = false;
+        assert_eq!(args.kv_types(), (DType::F16, DType::F16));
+        assert!(!args.exact_activations());
+    }
+}

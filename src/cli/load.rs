@@ -1,0 +1,121 @@
+//! From a path to a model, a tokenizer and a session.
+
+use super::flags::{ContextArgs, EvalArgs, ModelArgs, overrides};
+use super::model_path;
+use crate::gguf::{Gguf, Metadata};
+use crate::model::Model;
+use crate::session::{Session, SessionParams};
+use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::{Error, Result};
+use std::sync::Arc;
+
+/// Opens the chosen file and applies `--override-kv`.
+pub fn open(args: &ModelArgs) -> Result<Gguf> {
+    let path = model_path::find(args.model.as_deref())?;
+    let mut gguf = Gguf::open(&path, !args.no_mmap)?;
+    for (key, value) in &args.override_kv {
+        gguf.meta.set(key, value.clone());
+    }
+    Ok(gguf)
+}
+
+/// True when the file holds a vocabulary, not only a model of ids.
+pub fn has_vocabulary(meta: &Metadata) -> Result<bool> {
+    let kind = meta.get_str("tokenizer.ggml.model")?;
+    Ok(kind.is_some_and(|kind| kind != "no_vocab" && kind != "none"))
+}
+
+/// The file's tokenizer; a file of ids only names the commands it can serve.
+pub fn tokenizer(meta: &Metadata) -> Result<Tokenizer> {
+    if !has_vocabulary(meta)? {
+        return Err(Error::file(
+            meta.path(),
+            "no vocabulary: this file understands token ids only, not text",
+            "it can serve `logits --tokens`, `bench` and `inspect`",
+        ));
+    }
+    Tokenizer::from_meta(meta)
+}
+
+/// An error unless the file holds tensors.
+pub fn need_tensors(gguf: &Gguf) -> Result<()> {
+    if gguf.tensors.is_empty() {
+        return Err(Error::file(
+            &gguf.path,
+            "no tensors: this file holds only a vocabulary and cannot generate",
+            "it can serve `tokenize`, `template` and `inspect`; fetch the whole model for the rest",
+        ));
+    }
+    Ok(())
+}
+
+/// The model of an opened file.
+pub fn model(gguf: Gguf, model: &ModelArgs, eval: &EvalArgs) -> Result<Arc<Model>> {
+    need_tensors(&gguf)?;
+    if eval.context.n_gpu_layers.is_some_and(|n| n != 0) {
+        tracing::info!("no GPU support in this build: -ngl has no effect");
+    }
+    Model::load(gguf, &overrides(model, &eval.rope)).map(Arc::new)
+}
+
+/// Context in tokens: as `-c` says, else `default`.
+pub fn n_ctx(args: &ContextArgs, model: &Model, default: usize) -> usize {
+    match args.ctx_size {
+        Some(0) => model.n_ctx_train(),
+        Some(n) => n,
+        None => default,
+    }
+}
+
+/// A session of `n_ctx` tokens.
+pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Session> {
+    let n_ctx_train = model.n_ctx_train();
+    if n_ctx_train > 0 && n_ctx > n_ctx_train {
+        tracing::warn!(
+            "the context of {n_ctx} tokens is longer than the {n_ctx_train} the model was \
+             trained with; its answers may get worse"
+        );
+    }
+    let (kv_type_k, kv_type_v) = eval.numerics.kv_types();
+    let context = &eval.context;
+    let params = SessionParams {
+        n_ctx,
+        n_ubatch: context.ubatch_size.min(context.batch_size).min(n_ctx),
+        n_threads: n_threads(context),
+        kv_type_k,
+        kv_type_v,
+        exact_activations: eval.numerics.exact_activations(),
+    };
+    Session::new(model.clone(), params)
+}
+
+/// Threads: as `-t` says, else the machine's.
+pub fn n_threads(args: &ContextArgs) -> usize {
+    args.threads.unwrap_or_else(Session::default_threads)
+}
+
+/// An error when a prompt does not fit its context; names both counts.
+pub fn need_room(n_prompt: usize, n_ctx: usize) -> Result<()> {
+    if n_prompt > n_ctx {
+        return Err(Error::DoesNotFit(format!(
+            "the prompt has {n_prompt} tokens, the context holds {n_ctx}; \
+             shorten the prompt or raise -c"
+        )));
+    }
+    Ok(())
+}
+
+/// A prompt's ids: BOS exactly once where the file wants it, also when the text
+/// brings its own.
+pub fn encode(tokenizer: &Tokenizer, text: &[u8], options: EncodeOptions) -> Vec<u32> {
+    let mut ids = tokenizer.encode(text, options);
+    let bos = tokenizer
+        .bos()
+        .filter(|_| options.add_special && tokenizer.adds_bos());
+    if let Some(bos) = bos
+        && ids.starts_with(&[bos, bos])
+    {
+        ids.remove(0);
+    }
+    ids
+}

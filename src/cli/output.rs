@@ -1,0 +1,241 @@
+//! What goes where: the product to stdout, everything else to stderr.
+
+use super::args::GlobalArgs;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::fmt;
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+use std::process::ExitCode;
+use std::sync::LazyLock;
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Exit code of a usage error.
+const USAGE: u8 = 2;
+
+/// Version and build: what `--version` prints after the program's name.
+pub fn version() -> &'static str {
+    static VERSION: LazyLock<String> = LazyLock::new(|| {
+        let profile = if cfg!(debug_assertions) {
+            "debug"
+        } else {
+            "release"
+        };
+        format!(
+            "{} ({}-{}, {profile} build)",
+            env!("CARGO_PKG_VERSION"),
+            std::env::consts::ARCH,
+            std::env::consts::OS,
+        )
+    });
+    &VERSION
+}
+
+/// True when stderr may carry escapes: a terminal, and nobody said no.
+pub fn stderr_colour() -> bool {
+    let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
+    !no_color && !dumb && io::stderr().is_terminal()
+}
+
+/// Sends `tracing` events to stderr, one plain line each.
+pub fn init(global: GlobalArgs) {
+    let level = match (global.quiet, global.verbose) {
+        (true, _) => Level::ERROR,
+        (false, 0) => Level::INFO,
+        (false, 1) => Level::DEBUG,
+        (false, _) => Level::TRACE,
+    };
+    // A second call (there is none in the program) keeps the first subscriber.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(io::stderr)
+        .with_ansi(stderr_colour())
+        .event_format(Lines)
+        .try_init();
+}
+
+/// `warning: text`; plain text for information.
+struct Lines;
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let (label, colour) = match *event.metadata().level() {
+            Level::ERROR => ("error: ", "1;31"),
+            Level::WARN => ("warning: ", "1;33"),
+            Level::INFO => ("", ""),
+            Level::DEBUG | Level::TRACE => ("debug: ", "2"),
+        };
+        let escape = writer.has_ansi_escapes();
+        write!(writer, "{}", paint(label, colour, escape))?;
+        context.format_fields(writer.by_ref(), event)?;
+        writeln!(writer)
+    }
+}
+
+fn paint(text: &str, colour: &str, escape: bool) -> String {
+    if escape && !text.is_empty() {
+        format!("\x1b[{colour}m{text}\x1b[0m")
+    } else {
+        text.to_string()
+    }
+}
+
+/// One `error:` line on stderr.
+fn error_line(text: &str) {
+    let label = paint("error: ", "1;31", stderr_colour());
+    // When stderr is closed there is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{label}{}", one_line(text));
+}
+
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+/// Tells why a command failed and gives its exit code. A closed pipe on stdout
+/// is a reader that has had enough: quiet, exit 0.
+pub fn report(error: &anyhow::Error) -> ExitCode {
+    if closed_pipe(error) {
+        return ExitCode::SUCCESS;
+    }
+    error_line(&describe(error));
+    let code = error.chain().find_map(|cause| {
+        let ours = cause.downcast_ref::<crate::Error>()?;
+        Some(ours.exit_code())
+    });
+    ExitCode::from(code.unwrap_or(1))
+}
+
+/// Our own errors name their cause; others need the chain.
+pub fn describe(error: &anyhow::Error) -> String {
+    match error.downcast_ref::<crate::Error>() {
+        Some(ours) => ours.to_string(),
+        None => format!("{error:#}"),
+    }
+}
+
+fn closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let io = cause.downcast_ref::<io::Error>();
+        io.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// Prints help and versions on stdout, a usage error as one line on stderr.
+pub fn usage(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // A closed pipe is no fault of the user's.
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            ExitCode::from(USAGE)
+        }
+        _ => {
+            error_line(&usage_text(&error.to_string()));
+            ExitCode::from(USAGE)
+        }
+    }
+}
+
+/// clap's message without its usage block, which `--help` shows.
+fn usage_text(rendered: &str) -> String {
+    let text = rendered.strip_prefix("error: ").unwrap_or(rendered);
+    let cause = text.split("\nUsage:").next().unwrap_or(text);
+    let cause = cause
+        .split("\nFor more information")
+        .next()
+        .unwrap_or(cause);
+    let cause = cause.replace("\n\n", ";\n");
+    format!("{}; see --help", one_line(&cause))
+}
+
+/// Buffered stdout whose errors carry the io error that [`report`] looks for.
+pub struct Product(BufWriter<StdoutLock<'static>>);
+
+impl Product {
+    /// Locks stdout.
+    pub fn stdout() -> Self {
+        Product(BufWriter::new(io::stdout().lock()))
+    }
+
+    /// Writes a piece and shows it at once.
+    pub fn stream(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.0.write_all(piece)?;
+        self.0.flush()
+    }
+}
+
+impl Write for Product {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// A progress bar on stderr; hidden unless that is a terminal and
+/// information is wanted there.
+pub fn progress(len: usize, what: &str) -> ProgressBar {
+    let shown = tracing::enabled!(Level::INFO) && stderr_colour();
+    let target = if shown {
+        ProgressDrawTarget::stderr()
+    } else {
+        ProgressDrawTarget::hidden()
+    };
+    let bar = ProgressBar::with_draw_target(Some(len as u64), target);
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.with_message(what.to_string())
+}
+
+/// `12.3 MiB`, for people.
+pub fn human_bytes(bytes: usize) -> String {
+    let mut size = bytes as f64;
+    for unit in ["B", "KiB", "MiB"] {
+        if size < 1024.0 {
+            return format!("{size:.1} {unit}");
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.1} GiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{human_bytes, usage_text};
+
+    #[test]
+    fn a_usage_error_is_one_line() {
+        let rendered = "error: unexpected argument '--tmp' found\n\n  tip: a similar \
+                        argument exists: '--temp'\n\nUsage: llama-rs simple\n\nFor more \
+                        information, try '--help'.\n";
+        assert_eq!(
+            usage_text(rendered),
+            "unexpected argument '--tmp' found; tip: a similar argument exists: '--temp'; see --help"
+        );
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(human_bytes(512), "512.0 B");
+        assert_eq!(human_bytes(3 << 20), "3.0 MiB");
+        assert_eq!(human_bytes(5 << 30), "5.0 GiB");
+    }
+}

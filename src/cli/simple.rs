@@ -1,0 +1,103 @@
+//! `llama-rs simple`: a prompt and its continuation.
+
+use super::args::SimpleArgs;
+use super::generate::{Finish, Generator, Speed};
+use super::interrupt::Interrupt;
+use super::output::{Product, human_bytes};
+use super::{load, prompt};
+use crate::Error;
+use crate::sampling::Chain;
+use crate::tokenizer::EncodeOptions;
+use std::time::Instant;
+
+/// Context for `-n -1`, where neither `-c` nor `-n` says how much is needed.
+const OPEN_END_CTX: usize = 4096;
+/// Room that an open-ended continuation has at least, training context permitting.
+const OPEN_END_ROOM: usize = 1024;
+
+/// Runs the command.
+pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let text = prompt::required(&args.prompt)?;
+    let started = Instant::now();
+    let gguf = load::open(&args.model)?;
+    load::need_tensors(&gguf)?;
+    let tokenizer = load::tokenizer(&gguf.meta)?;
+    let sampling = args.sampling.greedy_by_default(&gguf.meta, &tokenizer)?;
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    let tokens = load::encode(&tokenizer, &text, options);
+    if tokens.is_empty() {
+        return Err(prompt::empty().into());
+    }
+    let model = load::model(gguf, &args.model, &args.eval)?;
+    let limit = usize::try_from(args.n_predict).ok();
+    let needed = match limit {
+        Some(limit) => tokens.len().saturating_add(limit),
+        None => (tokens.len() + OPEN_END_ROOM)
+            .max(OPEN_END_CTX)
+            .min(model.n_ctx_train())
+            .max(tokens.len()),
+    };
+    let n_ctx = load::n_ctx(&args.eval.context, &model, needed);
+    load::need_room(tokens.len(), n_ctx)?;
+    let session = load::session(&model, &args.eval, n_ctx)?;
+    let load_seconds = started.elapsed().as_secs_f64();
+    interrupt.second_leaves()?;
+    interrupt.defer();
+    let mut generator = Generator {
+        tokenizer: &tokenizer,
+        session,
+        chain: Chain::new(&sampling)?,
+        interrupt,
+        stops: args.sampling.stop,
+        n_batch: args
+            .eval
+            .context
+            .ubatch_size
+            .min(args.eval.context.batch_size),
+        cached: Vec::new(),
+        prefill: Speed::default(),
+        decode: Speed::default(),
+    };
+    let finish = print_continuation(&mut generator, &text, &tokens, limit)?;
+    tracing::info!("{}", statistics(&generator, load_seconds));
+    match finish {
+        Finish::End | Finish::Length => Ok(()),
+        Finish::Interrupted => Err(Error::Interrupted.into()),
+        Finish::ContextFull => Err(Error::DoesNotFit(format!(
+            "the context of {n_ctx} tokens is full, so the continuation stops here; \
+             raise -c or lower -n"
+        ))
+        .into()),
+    }
+}
+
+/// Nothing reaches stdout before the prompt has been evaluated without error.
+fn print_continuation(
+    generator: &mut Generator,
+    text: &[u8],
+    tokens: &[u32],
+    limit: Option<usize>,
+) -> anyhow::Result<Finish> {
+    let Some(next) = generator.prefill(tokens)? else {
+        return Ok(Finish::Interrupted);
+    };
+    let mut product = Product::stdout();
+    product.stream(text)?;
+    let finish = generator.generate(next, limit, &mut |piece| product.stream(piece.as_bytes()))?;
+    product.stream(b"\n")?;
+    Ok(finish)
+}
+
+fn statistics(generator: &Generator, load_seconds: f64) -> String {
+    format!(
+        "load {load_seconds:.2} s; prefill {}; decode {}; context {} tokens, KV cache {}; {}",
+        generator.prefill.describe(),
+        generator.decode.describe(),
+        generator.session.n_ctx(),
+        human_bytes(generator.session.kv_bytes()),
+        generator.chain.describe(),
+    )
+}
