@@ -161,7 +161,7 @@ pub fn overrides(model: &ModelArgs, rope: &RopeArgs) -> Overrides {
             freq_base: rope.rope_freq_base,
             freq_scale: rope.rope_freq_scale,
             scaling: rope.rope_scaling.map(|kind| match kind {
-                ScalingArg::None => RopeScaling::None_,
+                ScalingArg::None => RopeScaling::None,
                 ScalingArg::Linear => RopeScaling::Linear,
                 ScalingArg::Yarn => RopeScaling::Yarn,
             }),
