@@ -8,6 +8,7 @@ use crate::chat::StopMatcher;
 use crate::sampling::Chain;
 use crate::session::Session;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
+use indicatif::ProgressBar;
 use std::time::{Duration, Instant};
 
 /// Why a generation ended.
@@ -77,7 +78,13 @@ impl Generator<'_> {
         self.cached.truncate(keep);
         self.session.truncate(keep);
         let started = Instant::now();
-        let bar = progress(prompt.len() - keep, "prefill");
+        let n_new = prompt.len() - keep;
+        // A single batch has no progress to show.
+        let bar = if n_new > self.n_batch {
+            progress(n_new, "prefill")
+        } else {
+            ProgressBar::hidden()
+        };
         let mut next = None;
         for batch in prompt[keep..].chunks(self.n_batch) {
             if self.interrupt.is_set() {
