@@ -1,1 +1,175 @@
-//! To be written.
+//! An opened file as a model: architecture, hyperparameters, weights.
+
+use crate::arch::{self, Arch, CacheShape, Hparams, Keys};
+use crate::error::{Error, Result};
+use crate::gguf::{Gguf, Metadata};
+use crate::graph::builder::Width;
+use crate::graph::{Builder, Catalog, Graph, TensorId};
+use crate::quant::DType;
+use std::collections::HashMap;
+use std::path::Path;
+
+pub use crate::arch::{RopeOverrides, RopeScaling};
+
+/// A model ready to be evaluated; weights stay in the file's bytes.
+pub struct Model {
+    gguf: Gguf,
+    arch: Box<dyn Arch>,
+    arch_name: String,
+    weights: Weights,
+}
+
+/// Where each weight lies: index into the file's tensors.
+struct Weights {
+    path: std::path::PathBuf,
+    by_name: HashMap<String, (usize, DType, [usize; 4])>,
+}
+
+impl Catalog for Weights {
+    fn weight(&self, name: &str) -> Option<(DType, [usize; 4])> {
+        self.by_name.get(name).map(|&(_, dtype, ne)| (dtype, ne))
+    }
+
+    fn weight_error(&self, name: &str, want: &[usize], have: Option<[usize; 4]>) -> Error {
+        let cause = match have {
+            None => format!("tensor {name} {want:?} is missing"),
+            Some(ne) => {
+                let ne = &ne[..want.len().max(1)];
+                format!("tensor {name} has shape {ne:?}, its keys say {want:?}")
+            }
+        };
+        Error::file(
+            &self.path,
+            cause,
+            "the file is damaged or of a variant that is not supported; fetch it again",
+        )
+    }
+}
+
+impl Weights {
+    fn read(gguf: &Gguf) -> Result<Weights> {
+        let mut by_name = HashMap::new();
+        for (at, tensor) in gguf.tensors.iter().enumerate() {
+            let Some(dtype) = tensor.dtype() else {
+                let known: Vec<&str> = DType::ALL.iter().map(|d| d.name()).collect();
+                return Err(Error::file(
+                    &gguf.path,
+                    format!("tensor {} has type {}", tensor.name, tensor.type_name()),
+                    format!("types that can be computed with are {}", known.join(", ")),
+                ));
+            };
+            let mut ne = [1usize; 4];
+            for (n, &len) in ne.iter_mut().zip(&tensor.shape) {
+                *n = len as usize; // the parser has bounded the product
+            }
+            by_name.insert(tensor.name.clone(), (at, dtype, ne));
+        }
+        Ok(Weights {
+            path: gguf.path.clone(),
+            by_name,
+        })
+    }
+}
+
+impl Model {
+    /// Reads keys and checks every weight's type and shape; touches no data.
+    pub fn load(gguf: Gguf, rope: &RopeOverrides) -> Result<Model> {
+        if gguf.tensors.is_empty() {
+            return Err(Error::file(
+                &gguf.path,
+                "no tensors: this file holds only a vocabulary and cannot generate",
+                "it serves `tokenize` and `inspect`; give a file with weights",
+            ));
+        }
+        let arch_name = match gguf.meta.get_str("general.architecture")? {
+            Some(name) => name.to_string(),
+            None => {
+                return Err(Error::file(
+                    &gguf.path,
+                    "metadata key general.architecture is missing",
+                    "the file is damaged or no language model; fetch it again",
+                ));
+            }
+        };
+        let weights = Weights::read(&gguf)?;
+        let keys = Keys {
+            meta: &gguf.meta,
+            arch: &arch_name,
+        };
+        let arch = arch::read(&keys, &weights, rope)?;
+        let model = Model {
+            gguf,
+            arch,
+            arch_name,
+            weights,
+        };
+        // Building the smallest graph looks at every weight.
+        model.graph(
+            Width {
+                n_tokens: 1,
+                n_outputs: 1,
+            },
+            &CacheShape {
+                k_type: DType::F16,
+                v_type: DType::F16,
+                n_ctx: 1,
+                n_cells: 1,
+                n_cells_swa: 1,
+            },
+        )?;
+        Ok(model)
+    }
+
+    /// The graph of one batch width and its logits.
+    pub fn graph(&self, width: Width, cache: &CacheShape) -> Result<(Graph, TensorId)> {
+        let mut g = Builder::new(&self.weights, width);
+        let logits = self.arch.graph(&mut g, cache)?;
+        g.output(logits);
+        Ok((g.graph, logits))
+    }
+
+    /// Bytes of a weight.
+    pub fn weight_data(&self, name: &str) -> Option<&[u8]> {
+        let &(at, ..) = self.weights.by_name.get(name)?;
+        Some(self.gguf.data(&self.gguf.tensors[at]))
+    }
+
+    /// Bytes of all weights.
+    pub fn weight_bytes(&self) -> usize {
+        self.gguf.tensors.iter().map(|t| t.bytes).sum()
+    }
+
+    /// Number of weights (values).
+    pub fn n_params(&self) -> u64 {
+        let count = |t: &crate::gguf::TensorInfo| t.shape.iter().product::<u64>();
+        self.gguf.tensors.iter().map(count).sum()
+    }
+
+    pub fn hparams(&self) -> &Hparams {
+        self.arch.hparams()
+    }
+
+    pub fn meta(&self) -> &Metadata {
+        &self.gguf.meta
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.gguf.path
+    }
+
+    pub fn arch_name(&self) -> &str {
+        &self.arch_name
+    }
+
+    pub fn n_vocab(&self) -> usize {
+        self.hparams().n_vocab
+    }
+
+    pub fn n_layer(&self) -> usize {
+        self.hparams().n_layer
+    }
+
+    pub fn n_ctx_train(&self) -> usize {
+        self.hparams().n_ctx_train
+    }
+}

@@ -1,1 +1,74 @@
-//! To be written.
+//! Architectures: one file each, as a delta over the shared blocks, and one
+//! row in [`REGISTRY`].
+
+pub mod blocks;
+mod gemma2;
+mod gemma3;
+pub mod hparams;
+pub mod keys;
+mod llama;
+mod mistral3;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod qwen3moe;
+mod smollm3;
+
+pub use hparams::{Hparams, RopeOverrides, RopeScaling};
+pub use keys::Keys;
+
+use crate::error::{Error, Result};
+use crate::graph::{Builder, Catalog, TensorId};
+use crate::quant::DType;
+
+/// The KV cache as graphs see it. Layer `il` has cache tensors `2 il` (K) and
+/// `2 il + 1` (V), each `[row, n_cells]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheShape {
+    pub k_type: DType,
+    pub v_type: DType,
+    /// Tokens a sequence may grow to.
+    pub n_ctx: usize,
+    pub n_cells: usize,
+    pub n_cells_swa: usize,
+}
+
+/// A model's architecture with its hyperparameters.
+pub trait Arch: Send + Sync {
+    /// Sizes.
+    fn hparams(&self) -> &Hparams;
+    /// Builds the graph of one batch width; gives the logits
+    /// `[n_vocab, n_outputs]`.
+    fn graph(&self, g: &mut Builder<'_>, cache: &CacheShape) -> Result<TensorId>;
+}
+
+/// Reads an architecture's keys.
+type Read = fn(&Keys<'_>, &dyn Catalog, &RopeOverrides) -> Result<Box<dyn Arch>>;
+
+/// `general.architecture` and who reads it.
+pub const REGISTRY: &[(&str, Read)] = &[
+    ("llama", llama::read),
+    ("mistral3", mistral3::read),
+    ("qwen2", qwen2::read),
+    ("qwen3", qwen3::read),
+    ("qwen3moe", qwen3moe::read),
+    ("gemma2", gemma2::read),
+    ("gemma3", gemma3::read),
+    ("phi3", phi3::read),
+    ("smollm3", smollm3::read),
+];
+
+/// The architecture of a file.
+pub fn read(keys: &Keys<'_>, catalog: &dyn Catalog, user: &RopeOverrides) -> Result<Box<dyn Arch>> {
+    match REGISTRY.iter().find(|(name, _)| *name == keys.arch) {
+        Some((_, read)) => read(keys, catalog, user),
+        None => {
+            let known: Vec<&str> = REGISTRY.iter().map(|(name, _)| *name).collect();
+            Err(Error::file(
+                keys.meta.path(),
+                format!("architecture '{}' is not supported", keys.arch),
+                format!("supported are {}", known.join(", ")),
+            ))
+        }
+    }
+}

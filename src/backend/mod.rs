@@ -1,1 +1,32 @@
-//! To be written.
+//! Backends: who evaluates a graph.
+
+pub mod cpu;
+
+use crate::error::Result;
+use crate::graph::{Count, Graph, Input, Plan, TensorId};
+
+/// Evaluates graphs on one device.
+pub trait Backend {
+    /// Name as users give it (`cpu`).
+    fn name(&self) -> &str;
+    /// The graph this backend wants to run for `graph`: fused, lowered.
+    fn lower(&self, graph: &Graph) -> Graph;
+    /// Binds a lowered and planned graph to memory.
+    fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>>;
+}
+
+/// A compiled graph.
+pub trait Executable {
+    /// Sets an input; `data` may be shorter than the input's full width.
+    fn set_input(&mut self, input: Input, data: &[i32]) -> Result<()>;
+    /// Sets a live count.
+    fn set_count(&mut self, count: Count, n: usize);
+    /// Runs all nodes.
+    fn run(&mut self) -> Result<()>;
+    /// The values of an output of the graph, at full width.
+    fn output(&self, index: usize) -> &[f32];
+    /// Bytes of the compute buffer that this executable was planned with.
+    fn compute_bytes(&self) -> usize;
+    /// Id of an output tensor.
+    fn output_id(&self, index: usize) -> TensorId;
+}

@@ -1,1 +1,18 @@
-//! To be written.
+//! Chat: the template that turns messages into a prompt, the messages
+//! themselves, and the texts that end a reply.
+
+mod clock;
+mod environment;
+mod filters;
+mod guard;
+mod methods;
+mod python;
+pub mod stop;
+mod tags;
+pub mod template;
+pub mod transcript;
+
+pub use guard::GuardedText;
+pub use stop::{StopMatcher, StopResult};
+pub use template::{ChatTemplate, RenderOptions};
+pub use transcript::Transcript;

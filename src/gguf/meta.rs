@@ -108,6 +108,22 @@ impl Metadata {
         }
     }
 
+    /// An integer from -2^31 to 2^31 - 1.
+    pub fn get_i32(&self, key: &str) -> Result<Option<i32>> {
+        let Some(value) = self.get(key) else {
+            return Ok(None);
+        };
+        let narrow = match value {
+            Value::Uint(v) => i32::try_from(*v).ok(),
+            Value::Int(v) => i32::try_from(*v).ok(),
+            _ => None,
+        };
+        match narrow {
+            Some(v) => Ok(Some(v)),
+            None => Err(self.wrong(key, "an integer of 32 bits", value)),
+        }
+    }
+
     /// A float (integers are converted).
     pub fn get_f32(&self, key: &str) -> Result<Option<f32>> {
         match self.get(key) {
@@ -239,5 +255,9 @@ impl<'a> Iterator for StrArray<'a> {
         self.base = at + len;
         self.left = self.left.checked_sub(1)?;
         Some((at, text))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
     }
 }

@@ -6,32 +6,34 @@
 
 use crate::error::{Error, Result};
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::Deref;
 use std::path::Path;
+
+/// Alignment of the first byte, in memory as well as mapped.
+const ALIGN_BYTES: usize = 64;
 
 /// Read-only bytes of a whole file, aligned to at least 64 bytes.
 pub struct FileBytes(Storage);
 
 enum Storage {
     Map(memmap2::Mmap),
-    /// `u128` backing keeps 16-byte alignment; `offset` skips to a 64-byte border.
+    /// The file begins at `offset`, the first aligned byte.
     Memory {
-        words: Vec<u128>,
+        bytes: Vec<u8>,
         offset: usize,
-        len: usize,
     },
 }
 
 impl FileBytes {
     /// Opens `path`, mapped (`mmap`) or read into memory.
+    ///
+    /// # Errors
+    /// A file that is missing, unreadable, empty, not a regular file, or too
+    /// large for memory.
     pub fn open(path: &Path, mmap: bool) -> Result<FileBytes> {
-        let io = |source| Error::Io {
-            what: format!("{}: cannot be opened", path.display()),
-            source,
-        };
-        let mut file = File::open(path).map_err(io)?;
-        let meta = file.metadata().map_err(io)?;
+        // Before opening: to open a pipe would wait for its other end.
+        let meta = std::fs::metadata(path).map_err(|e| unreadable(path, e))?;
         if !meta.is_file() {
             return Err(Error::file(
                 path,
@@ -39,25 +41,50 @@ impl FileBytes {
                 "give the path of a .gguf file",
             ));
         }
-        let len = usize::try_from(meta.len())
-            .map_err(|_| Error::file(path, "too large for this machine", "use a 64-bit build"))?;
-        if len == 0 {
-            return Err(Error::file(path, "the file is empty", "download it again"));
+        if meta.len() == 0 {
+            return Err(Error::file(path, "the file is empty", "fetch it again"));
         }
+        let mut file = File::open(path).map_err(|e| unreadable(path, e))?;
         if mmap {
             // SAFETY: the map is read-only; see the module text for the promise.
-            let map = unsafe { memmap2::Mmap::map(&file) }.map_err(io)?;
+            let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|e| unreadable(path, e))?;
             return Ok(FileBytes(Storage::Map(map)));
         }
-        let mut words = vec![0u128; len.div_ceil(16) + 4];
-        let base = words.as_ptr() as usize;
-        let offset = base.next_multiple_of(64) - base;
-        // SAFETY: the vector holds `len + 64` initialised bytes from its start.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>().add(offset), len)
-        };
-        file.read_exact(bytes).map_err(io)?;
-        Ok(FileBytes(Storage::Memory { words, offset, len }))
+        FileBytes::read(path, &mut file, meta.len())
+    }
+
+    /// Reads `len_bytes` bytes into memory; `path` is their name in messages.
+    ///
+    /// # Errors
+    /// Too large for memory, a read that fails, or an early end.
+    pub fn read(path: &Path, from: &mut impl Read, len_bytes: u64) -> Result<FileBytes> {
+        let mut bytes = Vec::new();
+        // Twice the alignment: `read_to_end` grows a vector it cannot fill further.
+        let room = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        let room = room.saturating_add(2 * ALIGN_BYTES);
+        if bytes.try_reserve_exact(room).is_err() {
+            return Err(Error::DoesNotFit(format!(
+                "{}: no memory for {len_bytes} bytes; leave out --no-mmap or use a smaller model",
+                path.display()
+            )));
+        }
+        let misaligned = |bytes: &Vec<u8>| bytes.as_ptr() as usize % ALIGN_BYTES;
+        let offset = (ALIGN_BYTES - misaligned(&bytes)) % ALIGN_BYTES;
+        bytes.resize(offset, 0);
+        let read = from.take(len_bytes).read_to_end(&mut bytes);
+        let read = read.map_err(|e| unreadable(path, e))?;
+        if read as u64 != len_bytes {
+            return Err(Error::file(
+                path,
+                format!("the file shrank from {len_bytes} to {read} bytes while it was read"),
+                "wait until it is complete",
+            ));
+        }
+        assert!(
+            (misaligned(&bytes) + offset).is_multiple_of(ALIGN_BYTES),
+            "the vector stayed in place"
+        );
+        Ok(FileBytes(Storage::Memory { bytes, offset }))
     }
 }
 
@@ -66,12 +93,16 @@ impl Deref for FileBytes {
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Storage::Map(map) => map,
-            Storage::Memory { words, offset, len } => {
-                // SAFETY: `offset + len` bytes lie inside the vector (see `open`).
-                unsafe {
-                    std::slice::from_raw_parts(words.as_ptr().cast::<u8>().add(*offset), *len)
-                }
-            }
+            Storage::Memory { bytes, offset } => &bytes[*offset..],
         }
     }
+}
+
+fn unreadable(path: &Path, error: std::io::Error) -> Error {
+    let remedy = match error.kind() {
+        ErrorKind::NotFound => "check the path, or fetch a model with scripts/get-model.sh",
+        ErrorKind::PermissionDenied => "check the file's permissions",
+        _ => "check the disk, or copy the file elsewhere",
+    };
+    Error::file(path, format!("cannot be read: {error}"), remedy)
 }

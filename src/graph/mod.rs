@@ -1,1 +1,12 @@
-//! To be written.
+//! ggml-style tensor graphs: tensors, ops, a builder, fusion and the memory plan.
+
+pub mod builder;
+pub mod fuse;
+pub mod op;
+pub mod plan;
+pub mod tensor;
+
+pub use builder::{Builder, Catalog};
+pub use op::{AttnParams, GluKind, Op, RopeMode, RopeParams, UnaryKind};
+pub use plan::Plan;
+pub use tensor::{CacheId, Count, Graph, Input, Live, Origin, Tensor, TensorId};

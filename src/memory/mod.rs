@@ -1,1 +1,5 @@
-//! To be written.
+//! What a session remembers between steps.
+
+pub mod kv;
+
+pub use kv::{Cells, KvStore, LayerRows};

@@ -1,0 +1,293 @@
+//! Pieces that architectures share: embedding, attention, feed-forward, head.
+
+use super::{CacheShape, Hparams};
+use crate::error::Result;
+use crate::graph::op::AttnShape;
+use crate::graph::{
+    AttnParams, Builder, CacheId, GluKind, Input, Op, RopeParams, TensorId, UnaryKind,
+};
+
+/// `token_embd` rows of the batch: `[n_embd, n_tokens]`.
+pub fn embed(g: &mut Builder<'_>, hp: &Hparams) -> Result<TensorId> {
+    let table = g.weight("token_embd.weight", &[hp.n_embd, hp.n_vocab])?;
+    let tokens = g.input(Input::Tokens, 0);
+    let x = g.op(Op::GetRows, &[table, tokens])?;
+    Ok(g.name(x, "embd", None))
+}
+
+/// RMS norm times a weight of `x.ne[0]` values.
+pub fn rms_norm(g: &mut Builder<'_>, x: TensorId, weight: &str, eps: f32) -> Result<TensorId> {
+    let n = g.graph.get(x).ne[0];
+    let weight = g.weight(weight, &[n])?;
+    let y = g.op(Op::RmsNorm { eps }, &[x])?;
+    g.mul(y, weight)
+}
+
+/// `weight * x (+ bias)` with GGUF names `{name}.weight` and `{name}.bias`.
+pub fn linear(g: &mut Builder<'_>, x: TensorId, name: &str, m: usize) -> Result<TensorId> {
+    let k = g.graph.get(x).ne[0];
+    let w = g.weight(&format!("{name}.weight"), &[k, m])?;
+    let y = g.mul_mat(w, x)?;
+    let y = match g.weight_opt(&format!("{name}.bias"), &[m])? {
+        Some(bias) => g.add(y, bias)?,
+        None => y,
+    };
+    Ok(g.name(y, name, None))
+}
+
+/// What one layer's attention is like.
+#[derive(Debug, Clone, Copy)]
+pub struct Attention {
+    /// `None`: this layer has no position embedding.
+    pub rope: Option<RopeParams>,
+    /// Divides the frequencies.
+    pub rope_factors: Option<TensorId>,
+    pub scale: f32,
+    pub softcap: Option<f32>,
+    pub temperature: Option<(f32, u32)>,
+    /// RMS norm over each head of Q and K.
+    pub qk_norm: bool,
+}
+
+impl Attention {
+    /// Plain attention with the model's RoPE.
+    pub fn plain(hp: &Hparams) -> Attention {
+        Attention {
+            rope: Some(hp.rope),
+            rope_factors: None,
+            scale: 1.0 / (hp.head_dim_k as f32).sqrt(),
+            softcap: None,
+            temperature: None,
+            qk_norm: false,
+        }
+    }
+}
+
+/// Q, K and V of a layer, from three weights or one fused `attn_qkv`.
+fn project_qkv(g: &mut Builder<'_>, hp: &Hparams, il: usize, x: TensorId) -> Result<[TensorId; 3]> {
+    let (n_q, n_k, n_v) = (
+        hp.head_dim_k * hp.n_head[il],
+        hp.n_embd_k(il),
+        hp.n_embd_v(il),
+    );
+    let fused = format!("blk.{il}.attn_qkv");
+    if g.weight_opt(&format!("{fused}.weight"), &[hp.n_embd, n_q + n_k + n_v])?
+        .is_none()
+    {
+        return Ok([
+            linear(g, x, &format!("blk.{il}.attn_q"), n_q)?,
+            linear(g, x, &format!("blk.{il}.attn_k"), n_k)?,
+            linear(g, x, &format!("blk.{il}.attn_v"), n_v)?,
+        ]);
+    }
+    let qkv = linear(g, x, &fused, n_q + n_k + n_v)?;
+    let mut start = 0;
+    let mut part = |n: usize| {
+        let view = g.slice(qkv, 0, start, n)?;
+        start += n;
+        // Heads are split from a contiguous row.
+        g.op(Op::Cont, &[view])
+    };
+    Ok([part(n_q)?, part(n_k)?, part(n_v)?])
+}
+
+/// Self-attention of layer `il` over its cache; gives the output projection.
+pub fn attention(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    cache: &CacheShape,
+    il: usize,
+    x: TensorId,
+    spec: &Attention,
+) -> Result<TensorId> {
+    let n = g.width.n_tokens;
+    let (hd, n_head, n_head_kv) = (hp.head_dim_k, hp.n_head[il], hp.n_head_kv[il]);
+    let [q, k, v] = project_qkv(g, hp, il, x)?;
+    let turn = |g: &mut Builder<'_>, x, n_head, norm: &str| -> Result<TensorId> {
+        let mut x = g.reshape(x, &[hd, n_head, n])?;
+        if spec.qk_norm {
+            x = rms_norm(g, x, &format!("blk.{il}.{norm}.weight"), hp.norm_eps)?;
+        }
+        match spec.rope {
+            Some(rope) => g.rope(rope, x, spec.rope_factors),
+            None => Ok(x),
+        }
+    };
+    let q = turn(g, q, n_head, "attn_q_norm")?;
+    let q = g.name(q, "q", Some(il));
+    let k = turn(g, k, n_head_kv, "attn_k_norm")?;
+    let k = g.name(k, "k", Some(il));
+
+    let swa = hp.swa[il];
+    let cells = if swa {
+        cache.n_cells_swa
+    } else {
+        cache.n_cells
+    };
+    let k_cache = g.cache(CacheId(2 * il), cache.k_type, hp.n_embd_k(il), cells);
+    let v_cache = g.cache(CacheId(2 * il + 1), cache.v_type, hp.n_embd_v(il), cells);
+    let slots = g.input(Input::Slots { swa }, 0);
+    let k = g.reshape(k, &[hp.n_embd_k(il), n])?;
+    let k = g.op(Op::SetRows, &[k_cache, k, slots])?;
+    let v = g.op(Op::SetRows, &[v_cache, v, slots])?;
+
+    let params = AttnParams {
+        scale: spec.scale,
+        softcap: spec.softcap,
+        window: hp.window.filter(|_| swa),
+        swa,
+        temperature: spec.temperature,
+    };
+    let shape = AttnShape {
+        head_dim_k: hd,
+        head_dim_v: hp.head_dim_v,
+        n_head,
+        n_head_kv,
+    };
+    let out = g.attn(params, shape, q, k, v)?;
+    let out = g.name(out, "attn", Some(il));
+    let out = linear(g, out, &format!("blk.{il}.attn_output"), hp.n_embd)?;
+    Ok(g.name(out, "attn_out", Some(il)))
+}
+
+/// Gated feed-forward; a file without `ffn_gate` has gate and up in `ffn_up`.
+pub fn ffn(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    il: usize,
+    x: TensorId,
+    kind: GluKind,
+) -> Result<TensorId> {
+    let n_ff = hp.n_ff[il];
+    let gate = format!("blk.{il}.ffn_gate");
+    let up = format!("blk.{il}.ffn_up");
+    let fused = g
+        .weight_opt(&format!("{gate}.weight"), &[hp.n_embd, n_ff])?
+        .is_none();
+    let h = if fused {
+        let both = linear(g, x, &up, 2 * n_ff)?;
+        g.op(Op::Glu(kind), &[both])?
+    } else {
+        let gate = linear(g, x, &gate, n_ff)?;
+        let up = linear(g, x, &up, n_ff)?;
+        g.glu(kind, gate, up)?
+    };
+    let out = linear(g, h, &format!("blk.{il}.ffn_down"), hp.n_embd)?;
+    Ok(g.name(out, "ffn_out", Some(il)))
+}
+
+/// Mixture of experts: softmax over all, the best `n_expert_used`, their
+/// weights scaled to sum 1 (`norm_weights`), SwiGLU in each.
+pub fn moe(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    il: usize,
+    x: TensorId,
+    n_ff: usize,
+    norm_weights: bool,
+) -> Result<TensorId> {
+    let (n, n_expert, n_used) = (g.graph.get(x).ne[1], hp.n_expert, hp.n_expert_used);
+    let logits = linear(g, x, &format!("blk.{il}.ffn_gate_inp"), n_expert)?;
+    let probs = g.op(Op::SoftMax { scale: 1.0 }, &[logits])?;
+    let ids = g.op(Op::TopK { count: n_used }, &[probs])?;
+    let ids = g.name(ids, "moe_ids", Some(il));
+    // Rows of one value: GET_ROWS picks each token's own probabilities.
+    let probs = g.reshape(probs, &[1, n_expert, n])?;
+    let weights = g.op(Op::GetRows, &[probs, ids])?;
+    let mut weights = g.reshape(weights, &[n_used, n])?;
+    if norm_weights {
+        let sum = g.op(Op::SumRows, &[weights])?;
+        weights = g.op(Op::Div, &[weights, sum])?;
+    }
+    let weights = g.reshape(weights, &[1, n_used, n])?;
+
+    let x = g.reshape(x, &[hp.n_embd, 1, n])?;
+    let experts = |g: &mut Builder<'_>, name: &str, x, k, m| -> Result<TensorId> {
+        let w = g.weight(&format!("blk.{il}.{name}.weight"), &[k, m, n_expert])?;
+        g.op(Op::MulMatId, &[w, x, ids])
+    };
+    let gate = experts(g, "ffn_gate_exps", x, hp.n_embd, n_ff)?;
+    let up = experts(g, "ffn_up_exps", x, hp.n_embd, n_ff)?;
+    let h = g.glu(GluKind::Swiglu, gate, up)?;
+    let y = experts(g, "ffn_down_exps", h, n_ff, hp.n_embd)?;
+    let y = g.mul(y, weights)?;
+    // Sum over the experts of each token.
+    let mut sum = None;
+    for u in 0..n_used {
+        let one = g.slice(y, 1, u, 1)?;
+        let one = g.squeeze(one, 1)?;
+        sum = Some(match sum {
+            None => one,
+            Some(sum) => g.add(sum, one)?,
+        });
+    }
+    let sum = sum.unwrap_or(y);
+    let out = match n_used {
+        1 => g.op(Op::Cont, &[sum])?,
+        _ => sum,
+    };
+    Ok(g.name(out, "ffn_moe_out", Some(il)))
+}
+
+/// The rows whose logits are wanted; everything after the last layer's
+/// attention is computed for these only.
+pub fn select_outputs(g: &mut Builder<'_>, x: TensorId) -> Result<TensorId> {
+    let ids = g.input(Input::OutIds, 0);
+    g.op(Op::GetRows, &[x, ids])
+}
+
+/// The feed-forward part of a pre-norm layer.
+pub type Ffn<'f> = &'f dyn Fn(&mut Builder<'_>, usize, TensorId) -> Result<TensorId>;
+
+/// A pre-norm layer: `x + attn(norm(x))`, then `x + ffn(norm(x))`.
+pub fn pre_norm_layer(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    cache: &CacheShape,
+    il: usize,
+    x: TensorId,
+    attn: &Attention,
+    ffn: Ffn<'_>,
+) -> Result<TensorId> {
+    let h = rms_norm(g, x, &format!("blk.{il}.attn_norm.weight"), hp.norm_eps)?;
+    let h = g.name(h, "attn_norm", Some(il));
+    let mut a = attention(g, hp, cache, il, h, attn)?;
+    let mut x = x;
+    if il + 1 == hp.n_layer {
+        a = select_outputs(g, a)?;
+        x = select_outputs(g, x)?;
+    }
+    let x = g.add(a, x)?;
+    let h = rms_norm(g, x, &format!("blk.{il}.ffn_norm.weight"), hp.norm_eps)?;
+    let h = g.name(h, "ffn_norm", Some(il));
+    let f = ffn(g, il, h)?;
+    let x = g.add(f, x)?;
+    Ok(g.name(x, "l_out", Some(il)))
+}
+
+/// Final norm and logits `[n_vocab, n_outputs]`; without `output.weight` the
+/// embedding is used again. `softcap`: `cap * tanh(x / cap)`.
+pub fn head(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    x: TensorId,
+    softcap: Option<f32>,
+) -> Result<TensorId> {
+    let x = rms_norm(g, x, "output_norm.weight", hp.norm_eps)?;
+    let x = g.name(x, "output_norm", None);
+    let shape = [hp.n_embd, hp.n_vocab];
+    let w = match g.weight_opt("output.weight", &shape)? {
+        Some(w) => w,
+        None => g.weight("token_embd.weight", &shape)?,
+    };
+    let mut y = g.mul_mat(w, x)?;
+    if let Some(bias) = g.weight_opt("output.bias", &[hp.n_vocab])? {
+        y = g.add(y, bias)?;
+    }
+    if let Some(cap) = softcap {
+        y = g.scale(y, 1.0 / cap)?;
+        y = g.unary(UnaryKind::Tanh, y)?;
+        y = g.scale(y, cap)?;
+    }
+    Ok(g.name(y, "logits", None))
+}

@@ -1,0 +1,293 @@
+//! ATTN: softmax(Q K^T * scale + mask) V over the KV cache, in tiles with a
+//! running softmax (FlashAttention, arXiv 2205.14135), so that no score matrix
+//! and no mask tensor exists. The mask comes from positions and sequences.
+
+use super::buffer::View;
+use super::pool::Worker;
+use super::{Ctx, Node, simd_math};
+use crate::graph::{AttnParams, op::AttnShape};
+use crate::quant::DType;
+
+/// Cells of a tile: 64 scores are four AVX-512 registers.
+const TILE: usize = 64;
+/// Query rows of a tile (tokens times the heads that share a KV head).
+const ROWS: usize = 32;
+
+/// What one call works on.
+struct Job<'a> {
+    ctx: &'a Ctx<'a>,
+    params: &'a AttnParams,
+    shape: &'a AttnShape,
+    q: View,
+    k: View,
+    v: View,
+    pos: &'a [i32],
+    seq: &'a [i32],
+    cell_pos: &'a [i32],
+    cell_seq: &'a [i32],
+    dst: View,
+}
+
+/// Tokens of a query tile.
+fn tile_tokens(shape: &AttnShape) -> usize {
+    (ROWS / (shape.n_head / shape.n_head_kv)).max(1)
+}
+
+/// f32 values of a thread's scratch, by part: q, k (transposed), v, scores,
+/// output, running max, running sum.
+fn parts(shape: &AttnShape) -> [usize; 7] {
+    let m = tile_tokens(shape) * (shape.n_head / shape.n_head_kv);
+    let hd_v = shape.head_dim_v.next_multiple_of(16);
+    [
+        m * shape.head_dim_k,
+        shape.head_dim_k * TILE,
+        TILE * hd_v,
+        m * TILE,
+        m * hd_v,
+        m.next_multiple_of(16),
+        m.next_multiple_of(16),
+    ]
+}
+
+/// Exact scratch bytes of a thread.
+pub fn scratch_bytes(shape: &AttnShape) -> usize {
+    let direct = TILE + shape.head_dim_k.max(shape.head_dim_v) + shape.head_dim_v;
+    parts(shape).iter().sum::<usize>().max(direct) * 4
+}
+
+/// Every thread takes query tiles in turn, so that the longer rows of a causal
+/// mask spread evenly. The result of a tile does not depend on who computes it.
+pub fn attn(
+    ctx: &Ctx<'_>,
+    node: &Node,
+    worker: &Worker<'_>,
+    params: &AttnParams,
+    shape: &AttnShape,
+) {
+    let src: [View; 7] = std::array::from_fn(|i| node.src(ctx, i));
+    let job = Job {
+        ctx,
+        params,
+        shape,
+        q: src[0],
+        k: src[1],
+        v: src[2],
+        pos: src[3].ints([0; 3]),
+        seq: src[4].ints([0; 3]),
+        cell_pos: src[5].ints([0; 3]),
+        cell_seq: src[6].ints([0; 3]),
+        dst: node.dst(ctx),
+    };
+    let scratch = ctx.scratch(worker);
+    // SAFETY: scratch is 64-byte aligned and any bytes are valid floats.
+    let scratch = unsafe { scratch.align_to_mut::<f32>().1 };
+    let n_tokens = job.q.ne[2];
+    let group = shape.n_head / shape.n_head_kv;
+    let mut turn = 0;
+    let mut mine = || {
+        turn += 1;
+        (turn - 1) % worker.nth == worker.ith
+    };
+    // One token: heads are the only parallelism, so they are not grouped.
+    let (step, heads) = match n_tokens {
+        0 => return,
+        1..4 => (1, 1),
+        _ => (tile_tokens(shape), group),
+    };
+    for first in (0..n_tokens).step_by(step) {
+        let tokens = first..(first + step).min(n_tokens);
+        for head in (0..shape.n_head).step_by(heads) {
+            if !mine() {
+                continue;
+            }
+            match heads {
+                1 if step == 1 => job.direct(first, head, scratch),
+                _ => job.tile(tokens.clone(), head..head + heads, scratch),
+            }
+        }
+    }
+}
+
+impl Job<'_> {
+    /// True when token `t` sees cell `c`.
+    fn sees(&self, t: usize, c: usize) -> bool {
+        let (p, cell) = (self.pos[t], self.cell_pos[c]);
+        cell >= 0
+            && cell <= p
+            && self.cell_seq[c] == self.seq[t]
+            && self.params.window.is_none_or(|w| p - cell < w as i32)
+    }
+
+    fn tile(
+        &self,
+        tokens: std::ops::Range<usize>,
+        heads: std::ops::Range<usize>,
+        scratch: &mut [f32],
+    ) {
+        let shape = self.shape;
+        let (hd_k, hd_v) = (shape.head_dim_k, shape.head_dim_v);
+        let ldv = hd_v.next_multiple_of(16);
+        let m = tokens.len() * heads.len();
+        let sizes = parts(shape);
+        let mut rest = scratch;
+        let [q, k, v, s, o, max, sum] = sizes.map(|len| {
+            let (part, tail) = std::mem::take(&mut rest).split_at_mut(len);
+            rest = tail;
+            part
+        });
+        for (i, t) in tokens.clone().enumerate() {
+            for (j, h) in heads.clone().enumerate() {
+                let row = &mut q[(i * heads.len() + j) * hd_k..][..hd_k];
+                row.copy_from_slice(self.q.row([h, t, 0]));
+            }
+        }
+        o[..m * ldv].fill(0.0);
+        max.fill(f32::NEG_INFINITY);
+        sum.fill(0.0);
+        let head_kv = heads.start / (shape.n_head / shape.n_head_kv);
+        for first in (0..self.cell_pos.len()).step_by(TILE) {
+            let cells = first..(first + TILE).min(self.cell_pos.len());
+            let used = |t: usize| cells.clone().any(|c| self.sees(t, c));
+            if !tokens.clone().any(used) {
+                continue;
+            }
+            self.load(cells.clone(), head_kv, k, v);
+            s[..m * TILE].fill(0.0);
+            let simd = self.ctx.simd;
+            simd_math::gemm(simd, [m, TILE, hd_k], q, k, s, [hd_k, TILE, TILE]);
+            for r in 0..m {
+                let t = tokens.start + r / heads.len();
+                let row = &mut s[r * TILE..(r + 1) * TILE];
+                let keep = self.softmax_row(t, cells.clone(), row, &mut max[r], &mut sum[r]);
+                if keep != 1.0 {
+                    o[r * ldv..r * ldv + hd_v]
+                        .iter_mut()
+                        .for_each(|o| *o *= keep);
+                }
+            }
+            simd_math::gemm(simd, [m, ldv, cells.len()], s, v, o, [TILE, ldv, ldv]);
+        }
+        for (i, t) in tokens.enumerate() {
+            for (j, h) in heads.clone().enumerate() {
+                let r = i * heads.len() + j;
+                // A token that sees nothing gets zeros, not NaN.
+                let scale = if sum[r] > 0.0 { 1.0 / sum[r] } else { 0.0 };
+                self.store(t, h, &o[r * ldv..r * ldv + hd_v], scale);
+            }
+        }
+    }
+
+    /// One head of one token: rows of K and V are used as they are read.
+    fn direct(&self, t: usize, head: usize, scratch: &mut [f32]) {
+        let (hd_k, hd_v) = (self.shape.head_dim_k, self.shape.head_dim_v);
+        let simd = self.ctx.simd;
+        let head_kv = head / (self.shape.n_head / self.shape.n_head_kv);
+        let (s, rest) = scratch.split_at_mut(TILE);
+        let (row, rest) = rest.split_at_mut(hd_k.max(hd_v));
+        let o = &mut rest[..hd_v];
+        o.fill(0.0);
+        let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
+        let q = self.q.row([head, t, 0]);
+        for first in (0..self.cell_pos.len()).step_by(TILE) {
+            let cells = first..(first + TILE).min(self.cell_pos.len());
+            if !cells.clone().any(|c| self.sees(t, c)) {
+                continue;
+            }
+            for (s, c) in s.iter_mut().zip(cells.clone()) {
+                self.load_row(&self.k, c, head_kv * hd_k, &mut row[..hd_k]);
+                *s = simd_math::dot(simd, q, &row[..hd_k]);
+            }
+            let keep = self.softmax_row(t, cells.clone(), s, &mut max, &mut sum);
+            if keep != 1.0 {
+                o.iter_mut().for_each(|o| *o *= keep);
+            }
+            for (p, c) in s.iter().zip(cells) {
+                if *p > 0.0 {
+                    self.load_row(&self.v, c, head_kv * hd_v, &mut row[..hd_v]);
+                    simd_math::axpy(simd, *p, &row[..hd_v], o);
+                }
+            }
+        }
+        let scale = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+        self.store(t, head, o, scale);
+    }
+
+    /// Masks and exponentiates a row of scores; gives the factor that what was
+    /// summed before must be multiplied with.
+    fn softmax_row(
+        &self,
+        t: usize,
+        cells: std::ops::Range<usize>,
+        row: &mut [f32],
+        max: &mut f32,
+        sum: &mut f32,
+    ) -> f32 {
+        let n = cells.len();
+        let scale = self
+            .params
+            .temperature
+            .map_or(self.params.scale, |(beta, len)| {
+                let step = (self.pos[t].max(0) as u32 / len.max(1)) as f32;
+                self.params.scale * (1.0 + beta * step.ln_1p())
+            });
+        for (x, c) in row.iter_mut().zip(cells) {
+            *x *= scale;
+            if let Some(cap) = self.params.softcap {
+                *x = cap * (*x / cap).tanh();
+            }
+            if !self.sees(t, c) {
+                *x = f32::NEG_INFINITY;
+            }
+        }
+        row[n..].fill(0.0);
+        let row = &mut row[..n];
+        let top = row.iter().copied().fold(*max, f32::max);
+        if top == f32::NEG_INFINITY {
+            row.fill(0.0);
+            return 1.0;
+        }
+        let keep = (*max - top).exp();
+        *sum = *sum * keep + simd_math::exp_minus(self.ctx.simd, row, top);
+        *max = top;
+        keep
+    }
+
+    /// Brings a tile of K (transposed: `[head_dim, TILE]`) and V to f32.
+    fn load(&self, cells: std::ops::Range<usize>, head_kv: usize, k: &mut [f32], v: &mut [f32]) {
+        let (hd_k, hd_v) = (self.shape.head_dim_k, self.shape.head_dim_v);
+        let ldv = hd_v.next_multiple_of(16);
+        let mut row = [0.0f32; 1024];
+        for (i, c) in cells.enumerate() {
+            for (j, part) in (0..hd_k).step_by(row.len()).enumerate() {
+                let len = row.len().min(hd_k - part);
+                self.load_row(&self.k, c, head_kv * hd_k + part, &mut row[..len]);
+                for (d, x) in row[..len].iter().enumerate() {
+                    k[(j * row.len() + d) * TILE + i] = *x;
+                }
+            }
+            self.load_row(&self.v, c, head_kv * hd_v, &mut v[i * ldv..i * ldv + hd_v]);
+        }
+    }
+
+    /// Values `start ..` of one cell as f32.
+    fn load_row(&self, cache: &View, cell: usize, start: usize, out: &mut [f32]) {
+        match cache.dtype {
+            DType::F16 => {
+                let bytes = &cache.row_bytes([cell, 0, 0])[2 * start..];
+                simd_math::load_f16(self.ctx.simd, bytes, out);
+            }
+            _ => out.copy_from_slice(&cache.row([cell, 0, 0])[start..start + out.len()]),
+        }
+    }
+
+    /// Writes one head of one token.
+    fn store(&self, t: usize, head: usize, o: &[f32], scale: f32) {
+        // SAFETY: the tile of (token, head) belongs to one thread; each head's
+        // values are written by that thread alone.
+        let out = unsafe {
+            let row = self.dst.ptr.add(t * self.dst.nb[1]).cast::<f32>();
+            std::slice::from_raw_parts_mut(row.add(head * o.len()), o.len())
+        };
+        out.iter_mut().zip(o).for_each(|(y, x)| *y = x * scale);
+    }
+}

@@ -1,0 +1,253 @@
+//! Memory that several threads work on, and the views ops get of it.
+//!
+//! The contract that makes the shared access sound: within one node every
+//! thread writes only its own share of the result, results never overlap
+//! sources (the plan gives each live tensor its own bytes), and a barrier lies
+//! between a node and its readers. All of this file's `unsafe` rests on it.
+
+use super::pool::Worker;
+use crate::error::{Error, Result};
+use crate::graph::{Count, Live};
+use crate::quant::DType;
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+/// Zeroed bytes on a 64-byte border, shared between threads.
+pub struct Buffer {
+    ptr: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: access follows the contract in the module text.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Allocates exactly `bytes` zeroed bytes (at least one).
+    pub fn new(bytes: usize, what: &str) -> Result<Buffer> {
+        let too_large = || {
+            Error::DoesNotFit(format!(
+                "{what} needs {} MiB, which this machine does not give; lower -c or -ub",
+                bytes >> 20
+            ))
+        };
+        let layout = Layout::from_size_align(bytes.max(1), 64).map_err(|_| too_large())?;
+        // SAFETY: the layout has a size of at least one byte.
+        let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
+        let ptr = NonNull::new(ptr).ok_or_else(too_large)?;
+        Ok(Buffer { ptr, layout })
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// Address of a byte.
+    pub fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset <= self.bytes(), "offset inside the buffer");
+        // SAFETY: just checked.
+        unsafe { self.ptr.as_ptr().add(offset) }
+    }
+
+    /// All bytes, for one owner (saving and restoring state).
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: `&mut self` excludes runs; all bytes are initialised (zeroed).
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.bytes()) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), self.layout) }
+    }
+}
+
+/// Live counts of a run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    pub tokens: usize,
+    pub outputs: usize,
+    pub cells: usize,
+    pub cells_swa: usize,
+}
+
+impl Counts {
+    /// The count a live dimension is cut to.
+    pub fn get(&self, count: Count) -> usize {
+        match count {
+            Count::Tokens => self.tokens,
+            Count::Outputs => self.outputs,
+            Count::Cells { swa: false } => self.cells,
+            Count::Cells { swa: true } => self.cells_swa,
+        }
+    }
+}
+
+/// A tensor's place in memory, shape and strides.
+#[derive(Clone, Copy)]
+pub struct View {
+    pub ptr: *mut u8,
+    pub dtype: DType,
+    pub ne: [usize; 4],
+    pub nb: [usize; 4],
+    pub live: Option<Live>,
+}
+
+// SAFETY: access follows the contract in the module text.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+/// Position of a row: indices of dimensions 1, 2 and 3.
+pub type RowAt = [usize; 3];
+
+impl View {
+    /// This view cut to the live count of a run.
+    pub fn cut(&self, counts: &Counts) -> View {
+        let mut v = *self;
+        if let Some(live) = self.live {
+            v.ne[live.dim] = counts.get(live.count).min(v.ne[live.dim]);
+        }
+        v
+    }
+
+    /// Number of rows.
+    pub fn n_rows(&self) -> usize {
+        self.ne[1] * self.ne[2] * self.ne[3]
+    }
+
+    /// Position of row number `r`.
+    pub fn row_at(&self, r: usize) -> RowAt {
+        let n = self.ne;
+        [r % n[1], r / n[1] % n[2], r / (n[1] * n[2])]
+    }
+
+    fn row_ptr(&self, at: RowAt) -> *mut u8 {
+        assert!(
+            (0..3).all(|i| at[i] < self.ne[i + 1]),
+            "row inside the tensor"
+        );
+        let offset: usize = (0..3).map(|i| at[i] * self.nb[i + 1]).sum();
+        // SAFETY: the indices are inside the shape, whose bytes the view's
+        // creator has checked against the owning buffer.
+        unsafe { self.ptr.add(offset) }
+    }
+
+    /// A row of f32 values.
+    pub fn row(&self, at: RowAt) -> &[f32] {
+        assert!(
+            self.dtype == DType::F32 && self.nb[0] == 4,
+            "a row of packed f32"
+        );
+        // SAFETY: see the module text; rows are 4-byte aligned.
+        unsafe { std::slice::from_raw_parts(self.row_ptr(at).cast(), self.ne[0]) }
+    }
+
+    /// Position of the row that `at` reads when this view repeats (has 1).
+    pub fn repeat(&self, at: RowAt) -> RowAt {
+        std::array::from_fn(|i| if self.ne[i + 1] == 1 { 0 } else { at[i] })
+    }
+
+    /// A row of i32 values.
+    pub fn ints(&self, at: RowAt) -> &[i32] {
+        assert!(self.dtype == DType::I32, "a row of i32");
+        // SAFETY: see the module text; rows are 4-byte aligned.
+        unsafe { std::slice::from_raw_parts(self.row_ptr(at).cast(), self.ne[0]) }
+    }
+
+    /// A row's bytes, any type.
+    pub fn row_bytes(&self, at: RowAt) -> &[u8] {
+        let len = self.ne[0] / self.dtype.block_len() * self.dtype.block_bytes();
+        // SAFETY: see the module text.
+        unsafe { std::slice::from_raw_parts(self.row_ptr(at), len) }
+    }
+
+    /// All bytes of a contiguous tensor.
+    pub fn all_bytes(&self) -> &[u8] {
+        let len = self.nb[3] * self.ne[3];
+        // SAFETY: see the module text; contiguous tensors span nb[3] * ne[3] bytes.
+        unsafe { std::slice::from_raw_parts(self.ptr, len) }
+    }
+
+    /// A row's bytes for writing.
+    ///
+    /// # Safety
+    /// No other thread may touch this row before the next barrier.
+    #[allow(clippy::mut_from_ref)]
+    pub unsafe fn row_bytes_mut(&self, at: RowAt) -> &mut [u8] {
+        let len = self.ne[0] / self.dtype.block_len() * self.dtype.block_bytes();
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.row_ptr(at), len) }
+    }
+
+    /// The f32 rows of this result that belong to one thread.
+    pub fn my_rows<'a>(
+        &'a self,
+        worker: &Worker<'_>,
+    ) -> impl Iterator<Item = (RowAt, &'a mut [f32])> {
+        assert!(
+            self.dtype == DType::F32 && self.nb[0] == 4,
+            "a row of packed f32"
+        );
+        worker.share(self.n_rows(), 1).map(|r| {
+            let at = self.row_at(r);
+            // SAFETY: shares of different threads are disjoint.
+            let row =
+                unsafe { std::slice::from_raw_parts_mut(self.row_ptr(at).cast(), self.ne[0]) };
+            (at, row)
+        })
+    }
+
+    /// The i32 rows of this result that belong to one thread.
+    pub fn my_int_rows<'a>(
+        &'a self,
+        worker: &Worker<'_>,
+    ) -> impl Iterator<Item = (RowAt, &'a mut [i32])> {
+        assert!(self.dtype == DType::I32, "a row of i32");
+        worker.share(self.n_rows(), 1).map(|r| {
+            let at = self.row_at(r);
+            // SAFETY: shares of different threads are disjoint.
+            let row =
+                unsafe { std::slice::from_raw_parts_mut(self.row_ptr(at).cast(), self.ne[0]) };
+            (at, row)
+        })
+    }
+
+    /// A thread's part of this result as pieces of rows: when there are fewer
+    /// rows than threads, rows are cut. Gives row, first column, values.
+    pub fn my_pieces<'a>(
+        &'a self,
+        worker: &Worker<'_>,
+    ) -> impl Iterator<Item = (RowAt, usize, &'a mut [f32])> {
+        assert!(
+            self.dtype == DType::F32 && self.nb[0] == 4,
+            "a row of packed f32"
+        );
+        let by_columns = self.n_rows() < worker.nth;
+        let rows = if by_columns {
+            0..self.n_rows()
+        } else {
+            worker.share(self.n_rows(), 1)
+        };
+        // 16 values are a cache line: threads do not share one.
+        let columns = if by_columns {
+            worker.share(self.ne[0], 16)
+        } else {
+            0..self.ne[0]
+        };
+        rows.map(move |r| {
+            let at = self.row_at(r);
+            // SAFETY: rows or columns of different threads are disjoint.
+            let piece = unsafe {
+                std::slice::from_raw_parts_mut(
+                    self.row_ptr(at).cast::<f32>().add(columns.start),
+                    columns.len(),
+                )
+            };
+            (at, columns.start, piece)
+        })
+    }
+}

@@ -1,0 +1,269 @@
+//! Walks tiles of W, chunks of k and blocks of tokens.
+//!
+//! ```text
+//! for each 16 rows: for each chunk of k: unpack, then for each block of
+//! tokens: acc [16, tokens] += tile * x; at last acc goes to y
+//! ```
+//!
+//! A tile is unpacked once for all tokens. Its chunk stays in the L1 cache
+//! while the tokens' chunks come from L2.
+
+use std::ops::Range;
+
+use super::tile::{GROUP_STEP, Q_STEP, ROW_TILE, Tile};
+use crate::quant::DType;
+
+/// Values of a chunk for one or a few tokens: small, so that unpacking one
+/// overlaps with multiplying the one before.
+const K_CHUNK_DECODE: usize = 256;
+/// Values of a chunk for many tokens: 16 KiB of lanes and 6 KiB of factors.
+const K_CHUNK: usize = 1024;
+/// Values of a chunk in f32: 16 KiB.
+const K_CHUNK_F32: usize = 256;
+/// Up to this many tokens W comes from memory faster than it is used, so the
+/// next tile is asked for ahead of time.
+const DECODE_TOKENS: usize = 8;
+const CACHE_LINE: usize = 64;
+
+/// Rows of activations as the kernels see them; strides are those of a row.
+pub struct Acts {
+    /// u8 lanes or f32 values; stride in bytes.
+    pub x: *const u8,
+    pub x_stride: usize,
+    /// Scale of 32 values; stride in values. Unused for f32.
+    pub d: *const f32,
+    pub d_stride: usize,
+    /// Scaled sums of 32 (or 16) values; stride in values. Unused for f32.
+    pub s: *const f32,
+    pub s_stride: usize,
+}
+
+/// A thread's scratch, cut into its parts.
+pub struct Scratch {
+    /// Sums `[16 rows, n_tokens]`.
+    acc: *mut f32,
+    /// 16 rows' blocks of one chunk, where the rows themselves cannot be read
+    /// as a whole tile.
+    stage: *mut u8,
+    /// Lanes.
+    pub tile: Tile,
+    /// f32 values `[16 rows, k]`.
+    pub values: *mut f32,
+}
+
+/// Unpacks `k` values of 16 rows at `src`, `stride` bytes apart.
+///
+/// # Safety
+/// The instruction set is available; the rows' bytes are readable (rounded up
+/// to 16 for float formats); `k` is at most a chunk.
+pub type UnpackFn = unsafe fn(src: *const u8, stride: usize, k: usize, scratch: &Scratch);
+
+/// Adds to `acc [16 rows, tokens]` the unpacked chunk, values `k0..k0 + k`, times
+/// rows `tx` of the activations.
+///
+/// # Safety
+/// The instruction set is available; the chunk has been unpacked; `tx` and
+/// `acc` have as many tokens as the kernel takes.
+pub type KernelFn =
+    unsafe fn(scratch: &Scratch, k0: usize, k: usize, acts: &Acts, tx: *const u32, acc: *mut f32);
+
+/// The functions for one type, kind of activations and instruction set.
+pub struct Ops {
+    pub unpack: UnpackFn,
+    /// Kernel `i` takes `i + 1` tokens.
+    pub kernels: &'static [KernelFn],
+}
+
+/// Weights `[k, m]`, row after row, and the chunking they are worked in.
+pub struct Weights<'a> {
+    pub dtype: DType,
+    pub bytes: &'a [u8],
+    pub k: usize,
+    pub row_bytes: usize,
+    /// Activations are f32.
+    pub f32: bool,
+}
+
+impl Weights<'_> {
+    fn chunk(&self, n: usize) -> usize {
+        match (self.f32, n <= DECODE_TOKENS) {
+            (true, _) => K_CHUNK_F32,
+            (false, true) => K_CHUNK_DECODE,
+            (false, false) => K_CHUNK,
+        }
+    }
+}
+
+/// Bytes of `k` values, rounded up to 16.
+fn chunk_bytes(dtype: DType, k: usize) -> usize {
+    (k.div_ceil(dtype.block_len()) * dtype.block_bytes()).next_multiple_of(16)
+}
+
+/// Byte sizes of the scratch's parts: sums, stage, lanes, groups, f32 values.
+fn parts(dtype: DType, n: usize) -> [usize; 5] {
+    let k = if dtype.is_quantized() {
+        K_CHUNK
+    } else {
+        K_CHUNK_F32
+    };
+    [
+        n * ROW_TILE * 4,
+        ROW_TILE * chunk_bytes(dtype, k),
+        K_CHUNK / 4 * Q_STEP,
+        K_CHUNK / 16 * GROUP_STEP,
+        K_CHUNK_F32 * ROW_TILE * 4,
+    ]
+}
+
+/// Scratch bytes for `n` tokens.
+pub fn scratch_bytes(dtype: DType, n: usize) -> usize {
+    parts(dtype, n).iter().sum::<usize>() + CACHE_LINE
+}
+
+/// The first `n` aligned f32 of a scratch.
+///
+/// # Panics
+/// When it is shorter.
+pub fn f32_scratch(scratch: &mut [u8], n: usize) -> &mut [f32] {
+    // SAFETY: every byte pattern is an f32.
+    let (_, values, _) = unsafe { scratch.align_to_mut::<f32>() };
+    &mut values[..n]
+}
+
+impl Scratch {
+    /// Cuts `scratch` up; all parts begin on a cache line.
+    fn cut(scratch: &mut [u8], dtype: DType, n: usize) -> Scratch {
+        assert!(
+            scratch.len() >= scratch_bytes(dtype, n),
+            "scratch of matmul"
+        );
+        let mut p = scratch.as_mut_ptr();
+        let mut take = |bytes: usize| {
+            let part = p;
+            // SAFETY: the parts add up to at most the length asserted above.
+            p = unsafe { p.add(bytes) };
+            part
+        };
+        take(scratch.as_ptr().align_offset(CACHE_LINE));
+        let [acc, stage, q, groups, values] = parts(dtype, n).map(take);
+        Scratch {
+            acc: acc.cast(),
+            stage,
+            tile: Tile { q, groups },
+            values: values.cast(),
+        }
+    }
+}
+
+/// Computes `y[ty[j] * y_stride + r]` for `r` in `rows` and every `j`.
+///
+/// # Safety
+/// The instruction set of `ops` is available; `tx` are rows of `acts`; `y` is
+/// writable at all those places, which no other thread touches meanwhile.
+pub unsafe fn run(
+    ops: &Ops,
+    w: &Weights,
+    acts: &Acts,
+    rows: Range<usize>,
+    (tx, ty): (&[u32], &[u32]),
+    (y, y_stride): (*mut f32, usize),
+    scratch: &mut [u8],
+) {
+    let n = tx.len();
+    assert!(ty.len() == n && rows.end * w.row_bytes <= w.bytes.len());
+    // The lanes' gather offsets are i32.
+    assert!(w.row_bytes < 1 << 27, "a row of W is below 128 MiB");
+    let scratch = Scratch::cut(scratch, w.dtype, n);
+    for r0 in rows.clone().step_by(ROW_TILE) {
+        let live = ROW_TILE.min(rows.end - r0);
+        // SAFETY: the sums have room for `n` tokens; `ops` and `acts` by contract.
+        unsafe {
+            scratch.acc.write_bytes(0, n * ROW_TILE);
+            multiply_tile(ops, w, acts, r0..r0 + live, tx, &scratch);
+            for (j, &row) in ty.iter().enumerate() {
+                let to = y.add(row as usize * y_stride + r0);
+                to.copy_from_nonoverlapping(scratch.acc.add(j * ROW_TILE), live);
+            }
+        }
+    }
+}
+
+/// Adds the products of up to 16 rows to the sums.
+///
+/// # Safety
+/// As for [`run`]; the rows are inside `w`.
+unsafe fn multiply_tile(
+    ops: &Ops,
+    w: &Weights,
+    acts: &Acts,
+    rows: Range<usize>,
+    tx: &[u32],
+    scratch: &Scratch,
+) {
+    let (n, chunk) = (tx.len(), w.chunk(tx.len()));
+    let block_at = |k: usize| k / w.dtype.block_len() * w.dtype.block_bytes();
+    let tile = &w.bytes[rows.start * w.row_bytes..];
+    for k0 in (0..w.k).step_by(chunk) {
+        let k = chunk.min(w.k - k0);
+        let bytes = block_at(k0)..block_at(k0 + k);
+        if n <= DECODE_TOKENS {
+            let next = ROW_TILE * w.row_bytes + ROW_TILE * bytes.start;
+            prefetch(tile, next, ROW_TILE * bytes.len());
+        }
+        // Whole tiles are read in place; float rows are read 16 bytes at a time.
+        let whole = rows.len() == ROW_TILE && (w.dtype.is_quantized() || bytes.len() % 16 == 0);
+        let (src, stride) = if whole {
+            (tile[bytes.start..].as_ptr(), w.row_bytes)
+        } else {
+            // SAFETY: the stage has room for a chunk of 16 rows.
+            unsafe { stage(tile, rows.len(), w.row_bytes, bytes, scratch.stage) }
+        };
+        // SAFETY: 16 rows of `k` values lie at `src`; the kernels get as many
+        // tokens as they take.
+        unsafe {
+            (ops.unpack)(src, stride, k, scratch);
+            for t in (0..n).step_by(ops.kernels.len()) {
+                let tokens = ops.kernels.len().min(n - t);
+                let acc = scratch.acc.add(t * ROW_TILE);
+                ops.kernels[tokens - 1](scratch, k0, k, acts, tx[t..].as_ptr(), acc);
+            }
+        }
+    }
+}
+
+/// Copies bytes `bytes` of the first `live` rows to the stage; other rows and
+/// what rounds a row up to 16 bytes are zero. Gives the address and row stride.
+///
+/// # Safety
+/// `to` has room for 16 rows of the rounded size.
+unsafe fn stage(
+    tile: &[u8],
+    live: usize,
+    row_bytes: usize,
+    bytes: Range<usize>,
+    to: *mut u8,
+) -> (*const u8, usize) {
+    let stride = bytes.len().next_multiple_of(16);
+    // SAFETY: inside the stage by contract; the source is bounds-checked.
+    unsafe {
+        to.write_bytes(0, ROW_TILE * stride);
+        for r in 0..live {
+            let row = &tile[r * row_bytes..][bytes.clone()];
+            to.add(r * stride)
+                .copy_from_nonoverlapping(row.as_ptr(), row.len());
+        }
+    }
+    (to, stride)
+}
+
+/// Asks for bytes `at..at + len` of `w`, as far as they exist.
+fn prefetch(w: &[u8], at: usize, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (at..w.len().min(at + len)).step_by(CACHE_LINE) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the address is inside `w`; a prefetch reads nothing anyway.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(w.as_ptr().add(line).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (w, at, len);
+}

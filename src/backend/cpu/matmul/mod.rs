@@ -1,0 +1,201 @@
+//! Matrix multiplication: `y[m, n] = W[k, m] * x[k, n]`, W in any type of the file.
+//!
+//! W is read as it lies in the file. A tile of 16 rows is unpacked into 8-bit
+//! lanes (or f32 values) once for all tokens, then multiplied; one token goes
+//! the same way, since unpacking across rows is faster than memory delivers.
+//!
+//! - [`acts`]: activations in 8 bits;
+//! - `driver`: tiles, chunks, tokens; `gemm`: the inner loops;
+//! - `unpack`: one short unpacker a format, on the vectors of `lanes`;
+//! - `avx512`, `avx2`: those vectors; `scalar`: the plain path.
+//!
+//! A result depends neither on how rows are split over threads nor on the
+//! other tokens of the batch.
+
+mod acts;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod driver;
+#[cfg(target_arch = "x86_64")]
+mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod lanes;
+mod scalar;
+mod tile;
+#[cfg(target_arch = "x86_64")]
+mod unpack;
+
+pub use acts::{ACT_GROUP, q8_bytes, quantize_row};
+pub use tile::ROW_TILE;
+
+use std::ops::Range;
+
+use acts::Q8Layout;
+#[cfg(target_arch = "x86_64")]
+use driver::Ops;
+
+use super::simd::Simd;
+use crate::quant::DType;
+
+/// What a matmul reads beside its weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ActKind {
+    /// The quantized form that [`quantize_row`] writes.
+    Q8,
+    /// f32 values.
+    F32,
+}
+
+/// The activations a weight of this type is multiplied with: 8 bits, except for
+/// float weights, in `exact` mode, and where a row is not whole groups.
+pub fn act_kind(dtype: DType, k: usize, exact: bool) -> ActKind {
+    if exact || !dtype.is_quantized() || k % ACT_GROUP != 0 {
+        ActKind::F32
+    } else {
+        ActKind::Q8
+    }
+}
+
+/// Rows of activations of `k` values.
+#[derive(Clone, Copy)]
+pub enum Acts<'a> {
+    /// A buffer written by [`quantize_row`], laid out for `n` rows.
+    Q8 { buf: &'a [u8], n: usize },
+    /// f32 rows, `stride` values apart.
+    F32 { x: &'a [f32], stride: usize },
+}
+
+impl Acts<'_> {
+    /// Rows that lie in the buffer.
+    fn rows(&self, k: usize) -> usize {
+        match *self {
+            Acts::Q8 { buf, n } if buf.len() >= q8_bytes(k, n) => n,
+            Acts::Q8 { .. } => 0,
+            Acts::F32 { x, .. } if x.len() < k => 0,
+            Acts::F32 { x, stride } => (x.len() - k) / stride.max(1) + 1,
+        }
+    }
+
+    /// Addresses for the kernels; `group` is the weight type's (16 or 32).
+    fn view(&self, k: usize, group: usize) -> driver::Acts {
+        match *self {
+            Acts::Q8 { buf, n } => {
+                let layout = Q8Layout { k, n };
+                let s = if group == 16 {
+                    layout.s16()
+                } else {
+                    layout.s32()
+                };
+                driver::Acts {
+                    x: buf.as_ptr(),
+                    x_stride: k,
+                    d: buf[layout.d()..].as_ptr().cast(),
+                    d_stride: k / ACT_GROUP,
+                    s: buf[s..].as_ptr().cast(),
+                    s_stride: k / group,
+                }
+            }
+            Acts::F32 { x, stride } => driver::Acts {
+                x: x.as_ptr().cast(),
+                x_stride: stride * size_of::<f32>(),
+                d: std::ptr::null(),
+                d_stride: 0,
+                s: std::ptr::null(),
+                s_stride: 0,
+            },
+        }
+    }
+}
+
+/// One multiplication: weights `w [k, m]` (rows contiguous, as in the file) and
+/// activations. Several threads may run disjoint rows of it at once.
+#[derive(Clone, Copy)]
+pub struct MatMul<'a> {
+    pub simd: Simd,
+    /// Any type but I32.
+    pub dtype: DType,
+    pub w: &'a [u8],
+    /// Values a row.
+    pub k: usize,
+    /// Rows.
+    pub m: usize,
+    /// Of the kind that [`act_kind`] names, or f32 for any type.
+    pub acts: Acts<'a>,
+}
+
+/// Scratch bytes a thread needs for up to `n` tokens, whatever the path and
+/// kind of activations.
+pub fn scratch_bytes(dtype: DType, _k: usize, n: usize) -> usize {
+    driver::scratch_bytes(dtype, n)
+}
+
+impl MatMul<'_> {
+    /// Computes `y[ty[j] * y_stride + r] = W[r] . x[tx[j]]` for each row `r` in
+    /// `rows` and each `j`. `y_stride` is in values. `scratch` has
+    /// [`scratch_bytes`].
+    ///
+    /// # Safety
+    /// `y` is writable at all those places, and no other thread touches them
+    /// meanwhile; `simd` is available on this machine.
+    ///
+    /// # Panics
+    /// When `w`, `scratch` or a row of `tx` is out of range, `tx` and `ty`
+    /// differ in length, or the type is I32: faults of the caller.
+    pub unsafe fn run(
+        &self,
+        rows: Range<usize>,
+        tx: &[u32],
+        ty: &[u32],
+        y: *mut f32,
+        y_stride: usize,
+        scratch: &mut [u8],
+    ) {
+        let Some(row_bytes) = self.dtype.row_bytes(self.k) else {
+            panic!("a row of {} values of {}", self.k, self.dtype.name());
+        };
+        let n_rows = self.acts.rows(self.k);
+        assert!(tx.len() == ty.len() && tx.iter().all(|&row| (row as usize) < n_rows));
+        assert!(rows.end <= self.m && self.m * row_bytes <= self.w.len());
+        let acts = self
+            .acts
+            .view(self.k, self.dtype.lane_group().unwrap_or(ACT_GROUP));
+        let f32 = matches!(self.acts, Acts::F32 { .. });
+        let weights = driver::Weights {
+            dtype: self.dtype,
+            bytes: self.w,
+            k: self.k,
+            row_bytes,
+            f32,
+        };
+        #[cfg(target_arch = "x86_64")]
+        if let Some(ops) = self.ops(f32) {
+            // SAFETY: the ranges are checked above, the rest is the caller's contract.
+            unsafe {
+                driver::run(
+                    &ops,
+                    &weights,
+                    &acts,
+                    rows,
+                    (tx, ty),
+                    (y, y_stride),
+                    scratch,
+                );
+            }
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { scalar::run(&weights, &acts, rows, (tx, ty), (y, y_stride), scratch) }
+    }
+
+    /// The vector path's functions; `None` on the plain path.
+    #[cfg(target_arch = "x86_64")]
+    fn ops(&self, f32: bool) -> Option<Ops> {
+        match self.simd {
+            Simd::Scalar => None,
+            Simd::Avx2 => avx2::ops(self.dtype, f32),
+            Simd::Avx512 => avx512::ops(self.dtype, f32),
+        }
+    }
+}

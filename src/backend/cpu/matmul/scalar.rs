@@ -1,0 +1,136 @@
+//! The plain path: every platform, and the reference of the others.
+//!
+//! Blocks of W are unpacked one at a time and used for all tokens.
+
+use std::ops::Range;
+
+use super::acts::BIAS;
+use super::driver::{self, Acts, Weights};
+use crate::quant::{Block, DType, MAX_BLOCK_GROUPS, MAX_BLOCK_LEN, cast_blocks, with_block};
+
+/// f32 sums kept side by side: what the compiler can put in vectors.
+const SUMS: usize = 8;
+
+/// Computes `y[ty[j] * y_stride + r]` for `r` in `rows` and every `j`.
+///
+/// # Safety
+/// `tx` are rows of `acts`; `y` is writable at all those places, which no other
+/// thread touches meanwhile.
+pub unsafe fn run(
+    w: &Weights,
+    acts: &Acts,
+    rows: Range<usize>,
+    (tx, ty): (&[u32], &[u32]),
+    (y, y_stride): (*mut f32, usize),
+    scratch: &mut [u8],
+) {
+    let acc = driver::f32_scratch(scratch, tx.len());
+    for r in rows {
+        let row = &w.bytes[r * w.row_bytes..][..w.row_bytes];
+        acc.fill(0.0);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if w.f32 {
+                row_f32(w.dtype, row, w.k, acts, tx, acc);
+            } else {
+                row_q8(w.dtype, row, acts, tx, acc);
+            }
+            for (&sum, &at) in acc.iter().zip(ty) {
+                y.add(at as usize * y_stride + r).write(sum);
+            }
+        }
+    }
+}
+
+/// Adds to `acc [tokens]` the products of row `w` with rows `tx` of 8-bit
+/// activations. Nothing is added for a type without lanes.
+///
+/// # Safety
+/// `tx` are rows of `acts`, which has 8-bit lanes for the `k` values of `w`
+/// and, where the type's group is 16, sums of 16.
+unsafe fn row_q8(dtype: DType, w: &[u8], acts: &Acts, tx: &[u32], acc: &mut [f32]) {
+    with_block!(dtype, B => {
+        for (b, block) in cast_blocks::<B>(w).iter().enumerate() {
+            // SAFETY: block `b` of the row is inside the activations' rows.
+            unsafe { block_q8(block, b * B::LEN, acts, tx, acc) }
+        }
+    },
+    DType::F32 | DType::F16 | DType::BF16 | DType::I32 => ())
+}
+
+/// One block at value `k0` of the row.
+///
+/// # Safety
+/// As for [`row_q8`].
+unsafe fn block_q8<B: Block>(block: &B, k0: usize, acts: &Acts, tx: &[u32], acc: &mut [f32]) {
+    let mut q = [0u8; MAX_BLOCK_LEN];
+    let (mut d, mut m) = ([0.0; MAX_BLOCK_GROUPS], [0.0; MAX_BLOCK_GROUPS]);
+    let groups = B::LEN / B::GROUP;
+    block.unpack(&mut q[..B::LEN], &mut d[..groups], &mut m[..groups]);
+    for (acc, &row) in acc.iter_mut().zip(tx) {
+        let row = row as usize;
+        for g in 0..groups {
+            let k = k0 + g * B::GROUP;
+            // SAFETY: group `g` of the block is inside row `row` of each plane.
+            let (x, d_x, s_x) = unsafe {
+                (
+                    std::slice::from_raw_parts(acts.x.add(row * acts.x_stride + k), B::GROUP),
+                    acts.d.add(row * acts.d_stride + k / 32).read_unaligned(),
+                    acts.s
+                        .add(row * acts.s_stride + k / B::GROUP)
+                        .read_unaligned(),
+                )
+            };
+            let q = &q[g * B::GROUP..][..B::GROUP];
+            let products = q
+                .iter()
+                .zip(x)
+                .map(|(&q, &x)| i32::from(q) * (i32::from(x) - BIAS));
+            let sum: i32 = products.sum();
+            *acc += (d[g] * d_x) * sum as f32 - m[g] * s_x;
+        }
+    }
+}
+
+/// Adds to `acc [tokens]` the products of row `w` with rows `tx` of f32 activations.
+///
+/// # Safety
+/// `tx` are rows of `acts`, which has `k` f32 values a row.
+unsafe fn row_f32(dtype: DType, w: &[u8], k: usize, acts: &Acts, tx: &[u32], acc: &mut [f32]) {
+    let mut values = [0.0; MAX_BLOCK_LEN];
+    for k0 in (0..k).step_by(MAX_BLOCK_LEN) {
+        let len = MAX_BLOCK_LEN.min(k - k0);
+        let values = &mut values[..len];
+        let bytes = byte_range(dtype, k0..k0 + len);
+        let done = dtype.dequantize_row(&w[bytes], values);
+        assert!(done.is_ok(), "the planner checked shapes: {done:?}");
+        for (acc, &row) in acc.iter_mut().zip(tx) {
+            // SAFETY: values `k0..k0 + len` of row `row`.
+            let x = unsafe {
+                let x = acts.x.add(row as usize * acts.x_stride).cast::<f32>();
+                std::slice::from_raw_parts(x.add(k0), len)
+            };
+            *acc += dot(values, x);
+        }
+    }
+}
+
+/// Where values `k` of a row lie; both ends on block boundaries.
+fn byte_range(dtype: DType, k: Range<usize>) -> Range<usize> {
+    let at = |k: usize| k / dtype.block_len() * dtype.block_bytes();
+    at(k.start)..at(k.end)
+}
+
+/// Dot product of two slices of equal length.
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0.0; SUMS];
+    let (a_whole, a_rest) = a.as_chunks::<SUMS>();
+    let (b_whole, b_rest) = b.as_chunks::<SUMS>();
+    for (a, b) in a_whole.iter().zip(b_whole) {
+        for i in 0..SUMS {
+            sums[i] += a[i] * b[i];
+        }
+    }
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
+    sums.iter().sum::<f32>() + rest
+}

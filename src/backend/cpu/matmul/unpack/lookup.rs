@@ -1,0 +1,74 @@
+//! Formats whose 4-bit values index a table.
+
+use super::{byte, nibbles};
+use crate::backend::cpu::matmul::lanes::Lanes;
+use crate::backend::cpu::matmul::tile::{BlockRows, TileOut, Unpack};
+use crate::quant::DType;
+
+/// Values of IQ4_NL and IQ4_XS.
+const IQ4: [i8; 16] = [
+    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
+];
+/// Twice the E2M1 values of MXFP4; the scale is halved instead.
+const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
+/// 0..2 d f16, 2..18 nibbles; value = d * table[q].
+pub struct Iq4Nl;
+/// 0 d f16, 2 upper two bits of 8 scales, 4..8 lower nibbles, 8..136 nibbles.
+pub struct Iq4Xs;
+/// 0 exponent (E8M0), 1..17 nibbles; value = 2^(e - 127) * table[q].
+pub struct Mxfp4;
+
+impl Unpack for Iq4Nl {
+    const DTYPE: DType = DType::Iq4Nl;
+    const GROUP: usize = 32;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+        let q = nibbles(block.columns(2)).map(|x| x.lookup(&IQ4));
+        out.group(0, &q, block.column(0).f16());
+    }
+}
+
+impl Unpack for Iq4Xs {
+    const DTYPE: DType = DType::Iq4Xs;
+    const GROUP: usize = 32;
+    const WIDE: bool = true;
+
+    #[inline(always)]
+    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+        let head = block.column(0);
+        let low = [block.column(4)];
+        let d = head.f16();
+        for g in 0..8 {
+            let high = head.shr(16 + 2 * g as u32).and(3).shl(4);
+            let low = byte(&low, g / 2).shr(4 * (g % 2) as u32).and(15);
+            let scale = low.or(high).sub(32).to_f32() * d;
+            let q = nibbles(block.columns(8 + 16 * g)).map(|x| x.lookup(&IQ4));
+            out.group(g, &q, scale);
+        }
+    }
+}
+
+impl Unpack for Mxfp4 {
+    const DTYPE: DType = DType::Mxfp4;
+    const GROUP: usize = 32;
+
+    #[inline(always)]
+    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+        let q = nibbles(block.columns(1)).map(|x| x.lookup(&E2M1_DOUBLED));
+        out.group(0, &q, exp2_minus_128(block.column(0).and(0xFF)));
+    }
+}
+
+/// 2^(e - 128): half of an E8M0 scale, subnormal for e = 0 and 1.
+#[inline(always)]
+fn exp2_minus_128<V: Lanes>(e: V) -> V::F {
+    /// Upper fraction byte of 2^-128 and 2^-127.
+    const SUBNORMAL: [i8; 16] = [0x20, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // The exponent field is e - 1, or zero for a subnormal.
+    let exponent = e.sub_lanes(e.min(1)).shl(23);
+    let fraction = e.min(2).lookup(&SUBNORMAL).and(0xFF).shl(16);
+    exponent.or(fraction).as_f32()
+}

@@ -1,0 +1,43 @@
+//! One unpacker a block format, written once for every instruction set.
+//!
+//! Layouts are those of `quant/`; here bytes become signed 8-bit lanes, so that
+//! value = d * q (+ b), sixteen rows at a time (see `lanes.rs`).
+
+mod kquants;
+mod lookup;
+mod small;
+
+pub use kquants::{Q2K, Q3K, Q4K, Q5K, Q6K};
+pub use lookup::{Iq4Nl, Iq4Xs, Mxfp4};
+pub use small::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+
+use super::lanes::Lanes;
+
+/// Low nibble of each byte.
+const LOW4: u32 = 0x0F0F_0F0F;
+/// Low two bits of each byte.
+const LOW2: u32 = 0x0303_0303;
+
+/// The low nibbles of 16 bytes, then the high ones: 32 values.
+#[inline(always)]
+fn nibbles<V: Lanes>(qs: [V; 4]) -> [V; 8] {
+    let [a, b, c, d] = qs;
+    let low = |x: V| x.and(LOW4);
+    let high = |x: V| x.shr(4).and(LOW4);
+    [
+        low(a),
+        low(b),
+        low(c),
+        low(d),
+        high(a),
+        high(b),
+        high(c),
+        high(d),
+    ]
+}
+
+/// Byte `i` of a row's bytes, four to a lane.
+#[inline(always)]
+fn byte<V: Lanes>(columns: &[V], i: usize) -> V {
+    columns[i / 4].shr(8 * (i % 4) as u32).and(0xFF)
+}

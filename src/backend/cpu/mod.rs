@@ -1,0 +1,99 @@
+//! The CPU backend: plain Rust reference for every op, with SIMD beside it.
+
+mod attn;
+pub mod buffer;
+mod elementwise;
+pub mod exec;
+pub mod matmul;
+mod mul_mat;
+mod norm;
+pub mod pool;
+mod reduce;
+mod rope;
+mod rows;
+pub mod simd;
+mod simd_math;
+mod softmax;
+
+pub use buffer::{Buffer, Counts, View};
+pub use exec::{CpuBackend, Storage};
+pub use simd::Simd;
+
+use crate::graph::Op;
+use buffer::View as Tensor;
+use pool::Worker;
+use rope::RopeTable;
+
+/// What every kernel may look at besides its operands.
+pub struct Ctx<'a> {
+    pub simd: Simd,
+    pub counts: Counts,
+    /// 0, 1, 2, ...: the token list of products that take all rows.
+    pub identity: &'a [u32],
+    pub rope_tables: &'a [RopeTable],
+    scratch: &'a Buffer,
+    /// Bytes of scratch a thread owns.
+    scratch_bytes: usize,
+}
+
+impl Ctx<'_> {
+    /// This thread's scratch.
+    fn scratch(&self, worker: &Worker<'_>) -> &mut [u8] {
+        let at = self.scratch.at(worker.ith * self.scratch_bytes);
+        // SAFETY: the buffer holds `scratch_bytes` for each thread, and a thread
+        // runs one kernel at a time.
+        unsafe { std::slice::from_raw_parts_mut(at, self.scratch_bytes) }
+    }
+}
+
+/// A node bound to memory.
+pub struct Node {
+    pub op: Op,
+    pub dst: Tensor,
+    pub src: Vec<Tensor>,
+    /// ROPE: which table holds its sines and cosines.
+    pub rope_table: usize,
+    /// All threads must have finished what came before.
+    pub barrier_before: bool,
+}
+
+impl Node {
+    /// Result cut to the live counts.
+    fn dst(&self, ctx: &Ctx<'_>) -> Tensor {
+        self.dst.cut(&ctx.counts)
+    }
+
+    /// Operand cut to the live counts.
+    fn src(&self, ctx: &Ctx<'_>, i: usize) -> Tensor {
+        self.src[i].cut(&ctx.counts)
+    }
+}
+
+/// Runs this thread's share of one node.
+fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
+    match node.op {
+        Op::MulMat => mul_mat::mul_mat(ctx, node, worker),
+        Op::MulMatId => mul_mat::mul_mat_id(ctx, node, worker),
+        Op::QuantizeQ8 { .. } => mul_mat::quantize_q8(ctx, node, worker),
+        Op::GetRows => rows::get_rows(ctx, node, worker),
+        Op::SetRows => rows::set_rows(ctx, node, worker),
+        Op::Cont => rows::cont(ctx, node, worker),
+        Op::Cpy { .. } => rows::cpy(ctx, node, worker),
+        Op::RmsNorm { eps } => norm::rms_norm(ctx, node, worker, eps),
+        Op::Norm { eps } => norm::norm(ctx, node, worker, eps),
+        Op::Rope(params) => rope::rope(ctx, node, worker, &params),
+        Op::Attn(params, shape) => attn::attn(ctx, node, worker, &params, &shape),
+        Op::Unary(kind) => elementwise::unary(ctx, node, worker, kind),
+        Op::Glu(kind) => elementwise::glu(ctx, node, worker, kind),
+        Op::Add => elementwise::binary(ctx, node, worker, |a, b| a + b),
+        Op::Mul => elementwise::binary(ctx, node, worker, |a, b| a * b),
+        Op::Div => elementwise::binary(ctx, node, worker, |a, b| a / b),
+        Op::Scale { scale, bias } => elementwise::scale(ctx, node, worker, scale, bias),
+        Op::SoftMax { scale } => softmax::soft_max(ctx, node, worker, scale),
+        Op::Argmax => reduce::argmax(ctx, node, worker),
+        Op::TopK { .. } => reduce::top_k(ctx, node, worker),
+        Op::SumRows => reduce::sum_rows(ctx, node, worker, 1.0),
+        Op::Mean => reduce::mean(ctx, node, worker),
+        Op::Cumsum => reduce::cumsum(ctx, node, worker),
+    }
+}

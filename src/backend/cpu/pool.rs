@@ -1,0 +1,262 @@
+//! The one thread pool that runs every graph.
+//!
+//! A run is one parallel region: all threads walk the nodes of the graph and
+//! meet at barriers. Waiting spins for a bounded time, so that a step between
+//! two nodes costs well under a microsecond, and then sleeps, so that an idle
+//! or oversubscribed machine is left alone.
+
+use crate::error::{Error, Result};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// Turns of `spin_loop` before a waiting thread sleeps: a turn is 40 to 140
+/// cycles, so this is 0.1 to 0.3 ms, longer than any gap between two nodes and
+/// the usual gap (sampling, printing) between two decode steps.
+const SPINS: u32 = 5_000;
+
+/// A counter that threads can wait on: spin first, then sleep.
+#[derive(Default)]
+struct Gate {
+    value: AtomicU64,
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+impl Gate {
+    fn get(&self) -> u64 {
+        self.value.load(Ordering::SeqCst)
+    }
+
+    /// Adds one and wakes whoever sleeps.
+    fn advance(&self) {
+        self.value.fetch_add(1, Ordering::SeqCst);
+        // A sleeper counts itself before it looks at the value a last time, so
+        // either it sees the new value or this load sees the sleeper.
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.wake.notify_all();
+        }
+    }
+
+    /// Waits until the value differs from `old`.
+    fn wait(&self, old: u64) {
+        for _ in 0..SPINS {
+            if self.value.load(Ordering::Acquire) != old {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while self.get() == old {
+            guard = self
+                .wake
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+type Job = *const (dyn Fn(&Worker<'_>) + Sync);
+
+struct Shared {
+    n_threads: usize,
+    /// Advanced when a job starts.
+    start: Gate,
+    /// Advanced when all threads have arrived at a barrier.
+    barrier: Gate,
+    arrived: AtomicUsize,
+    stop: AtomicBool,
+    job: UnsafeCell<Option<Job>>,
+}
+
+// SAFETY: `job` is written only by the owner between two runs, while no worker
+// reads it: workers read it after `start` advanced and before the final barrier.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is only followed while `Pool::run` is on the stack.
+unsafe impl Send for Shared {}
+
+/// One thread's view of a run.
+pub struct Worker<'a> {
+    /// Number of this thread, from 0.
+    pub ith: usize,
+    /// Number of threads.
+    pub nth: usize,
+    shared: &'a Shared,
+}
+
+impl Worker<'_> {
+    /// Waits until every thread has come here.
+    pub fn barrier(&self) {
+        if self.nth == 1 {
+            return;
+        }
+        let turn = self.shared.barrier.get();
+        if self.shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.nth {
+            self.shared.arrived.store(0, Ordering::Relaxed);
+            self.shared.barrier.advance();
+        } else {
+            self.shared.barrier.wait(turn);
+        }
+    }
+
+    /// This thread's share of `n` pieces, in whole multiples of `step`.
+    pub fn share(&self, n: usize, step: usize) -> std::ops::Range<usize> {
+        let blocks = n.div_ceil(step);
+        let cut = |i: usize| (blocks * i / self.nth * step).min(n);
+        cut(self.ith)..cut(self.ith + 1)
+    }
+}
+
+/// Ends the process when a job panics: the other threads would wait for ever
+/// at the next barrier. A panic in a job is a bug of ours, never bad input.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// A fixed set of threads; the caller of [`Pool::run`] is one of them.
+pub struct Pool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl Pool {
+    /// Starts `n_threads - 1` threads (at least one thread in all).
+    pub fn new(n_threads: usize) -> Result<Pool> {
+        let shared = Arc::new(Shared {
+            n_threads: n_threads.max(1),
+            start: Gate::default(),
+            barrier: Gate::default(),
+            arrived: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            job: UnsafeCell::new(None),
+        });
+        let mut pool = Pool {
+            shared,
+            workers: Vec::new(),
+        };
+        for ith in 1..pool.shared.n_threads {
+            let shared = pool.shared.clone();
+            let worker = std::thread::Builder::new()
+                .name(format!("cpu-{ith}"))
+                .spawn(move || work(&shared, ith))
+                .map_err(|e| Error::io("starting a compute thread; lower -t", e))?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
+    }
+
+    /// Threads, the caller's included.
+    pub fn n_threads(&self) -> usize {
+        self.shared.n_threads
+    }
+
+    /// Runs `job` on all threads and waits for them. `&mut` keeps runs apart.
+    pub fn run(&mut self, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+        // SAFETY: the lifetime is dropped from the type only; the final barrier
+        // below keeps `job` alive until no worker can use it any more.
+        let erased: Job =
+            unsafe { std::mem::transmute::<*const (dyn Fn(&Worker<'_>) + Sync + '_), Job>(job) };
+        // SAFETY: no run is under way (`&mut self`), so no worker reads `job`.
+        unsafe { *self.shared.job.get() = Some(erased) };
+        self.shared.start.advance();
+        run_job(&self.shared, 0, job);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.start.advance();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+fn run_job(shared: &Shared, ith: usize, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+    let _guard = AbortOnPanic;
+    let worker = Worker {
+        ith,
+        nth: shared.n_threads,
+        shared,
+    };
+    job(&worker);
+    worker.barrier();
+}
+
+fn work(shared: &Shared, ith: usize) {
+    let mut seen = 0;
+    loop {
+        shared.start.wait(seen);
+        seen += 1;
+        if shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        // SAFETY: `start` has advanced, so the owner has written `job` and will
+        // not touch it before this thread has passed the final barrier.
+        if let Some(job) = unsafe { *shared.job.get() } {
+            // SAFETY: `Pool::run` keeps the closure alive until that barrier.
+            run_job(shared, ith, unsafe { &*job });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_sees_what_the_others_wrote_before_the_barrier() {
+        let mut pool = Pool::new(4).expect("threads");
+        let cells: Vec<AtomicUsize> = (0..4).map(|_| AtomicUsize::new(0)).collect();
+        for round in 1..200 {
+            pool.run(&|w: &Worker<'_>| {
+                cells[w.ith].store(round, Ordering::Relaxed);
+                w.barrier();
+                let sum: usize = cells.iter().map(|c| c.load(Ordering::Relaxed)).sum();
+                assert_eq!(sum, 4 * round);
+                w.barrier();
+            });
+        }
+    }
+
+    #[test]
+    fn sleeping_threads_wake_up() {
+        let mut pool = Pool::new(3).expect("threads");
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let hits = AtomicUsize::new(0);
+            pool.run(&|w: &Worker<'_>| {
+                if w.ith == 0 {
+                    std::thread::sleep(std::time::Duration::from_millis(10));
+                }
+                w.barrier();
+                hits.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(hits.load(Ordering::Relaxed), 3);
+        }
+    }
+
+    #[test]
+    fn shares_cover_everything_once() {
+        let mut pool = Pool::new(3).expect("threads");
+        let seen: Vec<AtomicUsize> = (0..101).map(|_| AtomicUsize::new(0)).collect();
+        pool.run(&|w: &Worker<'_>| {
+            for i in w.share(101, 16) {
+                seen[i].fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        assert!(seen.iter().all(|s| s.load(Ordering::Relaxed) == 1));
+    }
+}

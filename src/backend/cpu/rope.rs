@@ -1,0 +1,129 @@
+//! ROPE. Sines and cosines are computed once a run for all layers that share
+//! parameters, in f64: an f32 angle at position 2,700 is off by 1e-4 already.
+
+use super::buffer::{Buffer, Counts, View};
+use super::pool::Worker;
+use super::{Ctx, Node};
+use crate::error::Result;
+use crate::graph::{RopeMode, RopeParams};
+
+/// cos and sin of every pair and token: `[n_rot / 2 cos | n_rot / 2 sin, n]`.
+pub struct RopeTable {
+    params: RopeParams,
+    pos: View,
+    /// Angle of pair `i` at position 1.
+    angles: Vec<f64>,
+    magnitude: f64,
+    values: Buffer,
+}
+
+/// The pair index at which a wave turns `turns` times within the training
+/// context (YaRN, arXiv 2309.00071, section 3.2).
+fn yarn_dim(params: &RopeParams, turns: f64) -> f64 {
+    let n = f64::from(params.n_ctx_orig);
+    let base = f64::from(params.freq_base);
+    params.n_rot as f64 * (n / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln())
+}
+
+/// Angles at position 1 and the factor on sine and cosine.
+fn angles(params: &RopeParams, factors: Option<&[f32]>) -> (Vec<f64>, f64) {
+    let half = params.n_rot / 2;
+    let low = yarn_dim(params, f64::from(params.beta_fast))
+        .floor()
+        .max(0.0);
+    let high = yarn_dim(params, f64::from(params.beta_slow))
+        .ceil()
+        .min(params.n_rot as f64 - 1.0);
+    let scale = f64::from(params.freq_scale);
+    let ext = f64::from(params.ext_factor);
+    let mut magnitude = f64::from(params.attn_factor);
+    if ext != 0.0 {
+        magnitude *= 1.0 + 0.1 * (1.0 / scale).ln();
+    }
+    let angles = (0..half)
+        .map(|i| {
+            let exponent = -2.0 * i as f64 / params.n_rot as f64;
+            let factor = factors.map_or(1.0, |f| f64::from(f[i]));
+            let extrapolated = f64::from(params.freq_base).powf(exponent) / factor;
+            let interpolated = scale * extrapolated;
+            if ext == 0.0 {
+                return interpolated;
+            }
+            let ramp = 1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+            let mix = ramp * ext;
+            interpolated * (1.0 - mix) + extrapolated * mix
+        })
+        .collect();
+    (angles, magnitude)
+}
+
+impl RopeTable {
+    /// A table for the positions in `pos`; `factors` divide the frequencies.
+    pub fn new(params: RopeParams, pos: View, factors: Option<View>) -> Result<RopeTable> {
+        let factors = factors.map(|f| f.row([0; 3]).to_vec());
+        let (angles, magnitude) = angles(&params, factors.as_deref());
+        Ok(RopeTable {
+            params,
+            pos,
+            angles,
+            magnitude,
+            values: Buffer::new(Self::bytes(&params, pos.ne[0]), "the RoPE table")?,
+        })
+    }
+
+    /// Exact bytes of a table for `n` tokens.
+    pub fn bytes(params: &RopeParams, n: usize) -> usize {
+        params.n_rot * n * 4
+    }
+
+    fn row(&self, t: usize) -> View {
+        View {
+            ptr: self.values.at(t * self.params.n_rot * 4),
+            dtype: crate::quant::DType::F32,
+            ne: [self.params.n_rot, 1, 1, 1],
+            nb: [4, 0, 0, 0],
+            live: None,
+        }
+    }
+
+    /// Computes this thread's tokens.
+    pub fn fill(&self, counts: &Counts, worker: &Worker<'_>) {
+        let pos = self.pos.cut(counts);
+        let half = self.angles.len();
+        for t in worker.share(pos.ne[0], 1) {
+            let p = f64::from(pos.ints([0; 3])[t]);
+            let row = self.row(t);
+            // SAFETY: each token's row belongs to one thread.
+            let out = unsafe { row.row_bytes_mut([0; 3]) };
+            let (cos, sin) = out.split_at_mut(half * 4);
+            for (i, angle) in self.angles.iter().enumerate() {
+                let (s, c) = (p * angle).sin_cos();
+                let at = i * 4..i * 4 + 4;
+                cos[at.clone()].copy_from_slice(&((c * self.magnitude) as f32).to_ne_bytes());
+                sin[at].copy_from_slice(&((s * self.magnitude) as f32).to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// Turns the first `n_rot` values of each head; the rest pass through.
+pub fn rope(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>, params: &RopeParams) {
+    let (dst, x) = (node.dst(ctx), node.src(ctx, 0));
+    let table = &ctx.rope_tables[node.rope_table];
+    let half = params.n_rot / 2;
+    for (at, out) in dst.my_rows(worker) {
+        let x = x.row(at);
+        let row = table.row(at[1]);
+        let (cos, sin) = row.row([0; 3]).split_at(half);
+        let (a, b, step) = match params.mode {
+            RopeMode::Norm => (0, 1, 2),
+            RopeMode::Neox => (0, half, 1),
+        };
+        for i in 0..half {
+            let (ia, ib) = (a + i * step, b + i * step);
+            out[ia] = x[ia] * cos[i] - x[ib] * sin[i];
+            out[ib] = x[ia] * sin[i] + x[ib] * cos[i];
+        }
+        out[params.n_rot..].copy_from_slice(&x[params.n_rot..]);
+    }
+}

@@ -1,0 +1,401 @@
+//! Vector mathematics for the ops outside the matrix products: one plain Rust
+//! body a function, compiled for each instruction set, and dispatched at run
+//! time. Rust does not reorder float sums, so sums run over 16 lanes that are
+//! added in a fixed order; all paths add in the same order.
+
+use super::simd::Simd;
+use crate::graph::UnaryKind;
+
+/// Lanes of a sum: one AVX-512 register, two of AVX2.
+const LANES: usize = 16;
+
+/// Compiles `body` (an `#[inline(always)]` function whose first generic says
+/// whether fused multiply-add is one instruction) for each instruction set.
+macro_rules! multiversion {
+    ($(#[$doc:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),*) $(-> $ret:ty)? = $body:ident) => {
+        $(#[$doc])*
+        $vis fn $name(simd: Simd, $($arg: $ty),*) $(-> $ret)? {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma,f16c")]
+                fn avx512($($arg: $ty),*) $(-> $ret)? { $body::<true>($($arg),*) }
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn avx2($($arg: $ty),*) $(-> $ret)? { $body::<true>($($arg),*) }
+                match simd {
+                    // SAFETY: a `Simd` exists only for what the machine has.
+                    Simd::Avx512 => return unsafe { avx512($($arg),*) },
+                    // SAFETY: as above.
+                    Simd::Avx2 => return unsafe { avx2($($arg),*) },
+                    Simd::Scalar => {}
+                }
+            }
+            let _ = simd;
+            $body::<false>($($arg),*)
+        }
+    };
+}
+
+#[inline(always)]
+fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+#[inline(always)]
+fn add_lanes(lanes: [f32; LANES]) -> f32 {
+    let mut lanes = lanes;
+    let mut half = LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+#[inline(always)]
+fn dot_body<const FMA: bool>(a: &[f32], b: &[f32]) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (a_blocks, a_tail) = a.as_chunks::<LANES>();
+    let (b_blocks, b_tail) = b.as_chunks::<LANES>();
+    for (a, b) in a_blocks.iter().zip(b_blocks) {
+        for i in 0..LANES {
+            lanes[i] = fma::<FMA>(a[i], b[i], lanes[i]);
+        }
+    }
+    for (i, (a, b)) in a_tail.iter().zip(b_tail).enumerate() {
+        lanes[i] = fma::<FMA>(*a, *b, lanes[i]);
+    }
+    add_lanes(lanes)
+}
+
+multiversion! {
+    /// Sum of products of equally long rows.
+    pub fn dot(a: &[f32], b: &[f32]) -> f32 = dot_body
+}
+
+#[inline(always)]
+fn axpy_body<const FMA: bool>(p: f32, x: &[f32], y: &mut [f32]) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = fma::<FMA>(p, *x, *y);
+    }
+}
+
+multiversion! {
+    /// `y += p * x`.
+    pub fn axpy(p: f32, x: &[f32], y: &mut [f32]) = axpy_body
+}
+
+/// e^x to about 1 ulp: `2^n * p(r)` with `r = x - n ln 2` in [-0.35, 0.35],
+/// ln 2 in two parts (Cody and Waite), p the Taylor polynomial of degree 7,
+/// whose remainder there is below 6e-9. Below -87.3 the result is 0.
+#[inline(always)]
+fn exp<const FMA: bool>(x: f32) -> f32 {
+    let clamped = x.clamp(-87.3, 88.7);
+    let n = (clamped * std::f32::consts::LOG2_E + 12_582_912.0) - 12_582_912.0;
+    let r = fma::<FMA>(n, -0.693_359_4, clamped);
+    let r = fma::<FMA>(n, 2.121_944_4e-4, r);
+    let mut p = 1.0 / 5040.0;
+    for c in [
+        1.0 / 720.0,
+        1.0 / 120.0,
+        1.0 / 24.0,
+        1.0 / 6.0,
+        0.5,
+        1.0,
+        1.0,
+    ] {
+        p = fma::<FMA>(p, r, c);
+    }
+    // Two factors, since 2^128 is not a float.
+    let half = n as i32 >> 1;
+    let two = |e: i32| f32::from_bits(((e + 127) << 23) as u32);
+    let y = p * two(half) * two(n as i32 - half);
+    if x < -87.3 { 0.0 } else { y }
+}
+
+#[inline(always)]
+fn exp_minus_body<const FMA: bool>(x: &mut [f32], max: f32) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    let (blocks, tail) = x.as_chunks_mut::<LANES>();
+    for block in blocks {
+        for i in 0..LANES {
+            block[i] = exp::<FMA>(block[i] - max);
+            lanes[i] += block[i];
+        }
+    }
+    for (i, v) in tail.iter_mut().enumerate() {
+        *v = exp::<FMA>(*v - max);
+        lanes[i] += *v;
+    }
+    add_lanes(lanes)
+}
+
+multiversion! {
+    /// `x = exp(x - max)`; gives the sum.
+    pub fn exp_minus(x: &mut [f32], max: f32) -> f32 = exp_minus_body
+}
+
+#[inline(always)]
+fn sigmoid<const FMA: bool>(x: f32) -> f32 {
+    1.0 / (1.0 + exp::<FMA>(-x))
+}
+
+#[inline(always)]
+fn tanh<const FMA: bool>(x: f32) -> f32 {
+    1.0 - 2.0 / (exp::<FMA>(2.0 * x) + 1.0)
+}
+
+/// erf by Abramowitz and Stegun 7.1.26: absolute error below 1.5e-7.
+#[inline(always)]
+fn erf<const FMA: bool>(x: f32) -> f32 {
+    let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
+    let mut p = 1.061_405_4;
+    for c in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
+        p = fma::<FMA>(p, t, c);
+    }
+    (1.0 - p * t * exp::<FMA>(-x * x)).copysign(x)
+}
+
+#[inline(always)]
+fn map<F: Fn(f32) -> f32>(x: &[f32], y: &mut [f32], f: F) {
+    for (y, x) in y.iter_mut().zip(x) {
+        *y = f(*x);
+    }
+}
+
+#[inline(always)]
+fn unary_body<const FMA: bool>(kind: UnaryKind, x: &[f32], y: &mut [f32]) {
+    // sqrt(2 / pi), for GELU's tanh form (arXiv 1606.08415).
+    const ROOT: f32 = 0.797_884_6;
+    match kind {
+        UnaryKind::Silu => map(x, y, |v| v * sigmoid::<FMA>(v)),
+        UnaryKind::Gelu => map(x, y, |v| {
+            0.5 * v * (1.0 + tanh::<FMA>(ROOT * v * (1.0 + 0.044_715 * v * v)))
+        }),
+        UnaryKind::GeluQuick => map(x, y, |v| v * sigmoid::<FMA>(1.702 * v)),
+        UnaryKind::GeluErf => map(x, y, |v| {
+            0.5 * v * (1.0 + erf::<FMA>(v * std::f32::consts::FRAC_1_SQRT_2))
+        }),
+        UnaryKind::Relu => map(x, y, |v| v.max(0.0)),
+        UnaryKind::Sigmoid => map(x, y, sigmoid::<FMA>),
+        UnaryKind::Tanh => map(x, y, tanh::<FMA>),
+    }
+}
+
+multiversion! {
+    /// `y = f(x)`.
+    pub fn unary(kind: UnaryKind, x: &[f32], y: &mut [f32]) = unary_body
+}
+
+#[inline(always)]
+fn gemm_body<const FMA: bool>(
+    dims: [usize; 3],
+    a: &[f32],
+    b: &[f32],
+    c: &mut [f32],
+    strides: [usize; 3],
+) {
+    let [m, n, k] = dims;
+    let [lda, ldb, ldc] = strides;
+    // 4 rows by 32 columns of C: 8 AVX-512 registers, and 16 of AVX2.
+    for j in (0..n).step_by(LANES) {
+        let width = LANES.min(n - j);
+        let mut i = 0;
+        while i < m {
+            let rows = 4.min(m - i);
+            let mut acc = [[0.0f32; LANES]; 4];
+            for p in 0..k {
+                let mut line = [0.0f32; LANES];
+                let b = &b[p * ldb + j..p * ldb + j + width];
+                line[..width].copy_from_slice(b);
+                for r in 0..rows {
+                    let a = a[(i + r) * lda + p];
+                    for l in 0..LANES {
+                        acc[r][l] = fma::<FMA>(a, line[l], acc[r][l]);
+                    }
+                }
+            }
+            for r in 0..rows {
+                let c = &mut c[(i + r) * ldc + j..(i + r) * ldc + j + width];
+                c.iter_mut().zip(acc[r]).for_each(|(c, v)| *c += v);
+            }
+            i += rows;
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    /// As `gemm_body`, 4 rows by 32 columns in registers. `n % 16 == 0`.
+    ///
+    /// # Safety
+    /// The slices hold what `dims` and `strides` say (checked by the caller).
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn gemm_avx512(
+        [m, n, k]: [usize; 3],
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        [lda, ldb, ldc]: [usize; 3],
+    ) {
+        let mut j = 0;
+        while j < n {
+            // SAFETY: rows i..i+R and columns j..j+16*W stay inside m and n.
+            unsafe {
+                let wide = n - j >= 32;
+                let mut i = 0;
+                while i < m {
+                    let (a, c) = (a.add(i * lda), c.add(i * ldc + j));
+                    let b = b.add(j);
+                    i += match (m - i >= 4, wide) {
+                        (true, true) => tile::<4, 2>(k, a, b, c, lda, ldb, ldc),
+                        (true, false) => tile::<4, 1>(k, a, b, c, lda, ldb, ldc),
+                        (false, true) => tile::<1, 2>(k, a, b, c, lda, ldb, ldc),
+                        (false, false) => tile::<1, 1>(k, a, b, c, lda, ldb, ldc),
+                    };
+                }
+                j += if wide { 32 } else { 16 };
+            }
+        }
+    }
+
+    /// C[R, 16 W] += A[R, k] B[k, 16 W]; gives R.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn tile<const R: usize, const W: usize>(
+        k: usize,
+        a: *const f32,
+        b: *const f32,
+        c: *mut f32,
+        lda: usize,
+        ldb: usize,
+        ldc: usize,
+    ) -> usize {
+        let mut acc = [[_mm512_setzero_ps(); W]; R];
+        // SAFETY: the caller's promise.
+        unsafe {
+            for p in 0..k {
+                let line: [__m512; W] =
+                    std::array::from_fn(|w| _mm512_loadu_ps(b.add(p * ldb + 16 * w)));
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let v = _mm512_set1_ps(*a.add(r * lda + p));
+                    for w in 0..W {
+                        acc[w] = _mm512_fmadd_ps(v, line[w], acc[w]);
+                    }
+                }
+            }
+            for (r, acc) in acc.iter().enumerate() {
+                for (w, v) in acc.iter().enumerate() {
+                    let at = c.add(r * ldc + 16 * w);
+                    _mm512_storeu_ps(at, _mm512_add_ps(_mm512_loadu_ps(at), *v));
+                }
+            }
+        }
+        R
+    }
+
+    /// f16 bytes to f32.
+    ///
+    /// # Safety
+    /// `x` holds `2 * y.len()` bytes.
+    #[target_feature(enable = "avx,f16c")]
+    pub unsafe fn load_f16(x: &[u8], y: &mut [f32]) {
+        let whole = y.len() / 8 * 8;
+        for i in (0..whole).step_by(8) {
+            // SAFETY: 8 values from i on lie inside both.
+            unsafe {
+                let v = _mm_loadu_si128(x.as_ptr().add(2 * i).cast());
+                _mm256_storeu_ps(y.as_mut_ptr().add(i), _mm256_cvtph_ps(v));
+            }
+        }
+        super::load_f16_plain(&x[2 * whole..], &mut y[whole..]);
+    }
+
+    /// f32 to f16 bytes, ties to even.
+    ///
+    /// # Safety
+    /// `y` holds `2 * x.len()` bytes.
+    #[target_feature(enable = "avx,f16c")]
+    pub unsafe fn store_f16(x: &[f32], y: &mut [u8]) {
+        let whole = x.len() / 8 * 8;
+        for i in (0..whole).step_by(8) {
+            // SAFETY: 8 values from i on lie inside both.
+            unsafe {
+                let v = _mm256_loadu_ps(x.as_ptr().add(i));
+                let h = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v);
+                _mm_storeu_si128(y.as_mut_ptr().add(2 * i).cast(), h);
+            }
+        }
+        super::store_f16_plain(&x[whole..], &mut y[2 * whole..]);
+    }
+}
+
+/// `C[m, n] += A[m, k] * B[k, n]`, rows `lda`, `ldb`, `ldc` apart; `dims` is
+/// `[m, n, k]`, and n a multiple of 16.
+pub fn gemm(
+    simd: Simd,
+    dims: [usize; 3],
+    a: &[f32],
+    b: &[f32],
+    c: &mut [f32],
+    strides: [usize; 3],
+) {
+    let [m, n, k] = dims;
+    let [lda, ldb, ldc] = strides;
+    if m == 0 || n == 0 || k == 0 {
+        return;
+    }
+    assert!(n.is_multiple_of(LANES));
+    assert!(a.len() >= (m - 1) * lda + k);
+    assert!(b.len() >= (k - 1) * ldb + n && c.len() >= (m - 1) * ldc + n);
+    #[cfg(target_arch = "x86_64")]
+    match simd {
+        Simd::Avx512 => {
+            // SAFETY: lengths just checked; the machine has AVX-512.
+            unsafe { x86::gemm_avx512(dims, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), strides) };
+            return;
+        }
+        Simd::Avx2 | Simd::Scalar => {}
+    }
+    gemm_other(simd, dims, a, b, c, strides);
+}
+
+multiversion! {
+    fn gemm_other(dims: [usize; 3], a: &[f32], b: &[f32], c: &mut [f32], strides: [usize; 3]) = gemm_body
+}
+
+fn load_f16_plain(x: &[u8], y: &mut [f32]) {
+    for (y, x) in y.iter_mut().zip(x.as_chunks::<2>().0) {
+        *y = half::f16::from_le_bytes(*x).to_f32();
+    }
+}
+
+fn store_f16_plain(x: &[f32], y: &mut [u8]) {
+    for (y, x) in y.as_chunks_mut::<2>().0.iter_mut().zip(x) {
+        *y = half::f16::from_f32(*x).to_le_bytes();
+    }
+}
+
+/// f16 bytes to f32.
+pub fn load_f16(simd: Simd, x: &[u8], y: &mut [f32]) {
+    assert!(x.len() >= 2 * y.len());
+    match simd {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: length checked; AVX2 machines have F16C (checked by `Simd::detect`).
+        Simd::Avx512 | Simd::Avx2 => unsafe { x86::load_f16(x, y) },
+        _ => load_f16_plain(x, y),
+    }
+}
+
+/// f32 to f16 bytes, ties to even.
+pub fn store_f16(simd: Simd, x: &[f32], y: &mut [u8]) {
+    assert!(y.len() >= 2 * x.len());
+    match simd {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as in `load_f16`.
+        Simd::Avx512 | Simd::Avx2 => unsafe { x86::store_f16(x, y) },
+        _ => store_f16_plain(x, y),
+    }
+}

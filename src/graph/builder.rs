@@ -1,0 +1,300 @@
+//! Builds graphs: architectures call one method per op.
+
+use super::op::{AttnParams, AttnShape, GluKind, Op, RopeParams, UnaryKind};
+use super::tensor::{CacheId, Count, Graph, Input, Live, Origin, Tensor, TensorId};
+use crate::error::{Error, Result};
+use crate::quant::DType;
+use std::collections::HashMap;
+
+/// What a builder may ask about a model's weights.
+pub trait Catalog {
+    /// Type and shape (GGUF order, padded with 1) of a weight; `None` when absent.
+    fn weight(&self, name: &str) -> Option<(DType, [usize; 4])>;
+    /// The error for a weight that is missing or has the wrong shape.
+    fn weight_error(&self, name: &str, want: &[usize], have: Option<[usize; 4]>) -> Error;
+}
+
+/// Widths of one graph.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Width {
+    pub n_tokens: usize,
+    pub n_outputs: usize,
+}
+
+/// A graph under construction.
+pub struct Builder<'a> {
+    pub graph: Graph,
+    pub width: Width,
+    catalog: &'a dyn Catalog,
+    weights: HashMap<String, TensorId>,
+    inputs: HashMap<Input, TensorId>,
+    caches: HashMap<CacheId, TensorId>,
+}
+
+impl<'a> Builder<'a> {
+    /// An empty graph for batches of `width`.
+    pub fn new(catalog: &'a dyn Catalog, width: Width) -> Self {
+        Builder {
+            graph: Graph::default(),
+            width,
+            catalog,
+            weights: HashMap::new(),
+            inputs: HashMap::new(),
+            caches: HashMap::new(),
+        }
+    }
+
+    fn push(&mut self, tensor: Tensor) -> TensorId {
+        self.graph.tensors.push(tensor);
+        TensorId(self.graph.tensors.len() as u32 - 1)
+    }
+
+    fn leaf(&mut self, name: &str, dtype: DType, ne: [usize; 4], origin: Origin) -> TensorId {
+        self.push(Tensor {
+            name: name.to_string(),
+            dtype,
+            ne,
+            nb: Tensor::packed(dtype, ne),
+            live: None,
+            origin,
+            src: Vec::new(),
+        })
+    }
+
+    /// A weight of exactly this shape, when the file has it.
+    pub fn weight_opt(&mut self, name: &str, shape: &[usize]) -> Result<Option<TensorId>> {
+        if let Some(&id) = self.weights.get(name) {
+            return Ok(Some(id));
+        }
+        let Some((dtype, ne)) = self.catalog.weight(name) else {
+            return Ok(None);
+        };
+        let want: [usize; 4] = std::array::from_fn(|i| shape.get(i).copied().unwrap_or(1));
+        if ne != want {
+            return Err(self.catalog.weight_error(name, shape, Some(ne)));
+        }
+        let id = self.leaf(name, dtype, ne, Origin::Weight);
+        self.weights.insert(name.to_string(), id);
+        Ok(Some(id))
+    }
+
+    /// A weight that must be there.
+    pub fn weight(&mut self, name: &str, shape: &[usize]) -> Result<TensorId> {
+        match self.weight_opt(name, shape)? {
+            Some(id) => Ok(id),
+            None => Err(self.catalog.weight_error(name, shape, None)),
+        }
+    }
+
+    /// An input tensor (i32); `n_cells` is read for the cell arrays only.
+    pub fn input(&mut self, input: Input, n_cells: usize) -> TensorId {
+        if let Some(&id) = self.inputs.get(&input) {
+            return id;
+        }
+        let (n, count, name) = match input {
+            Input::Tokens => (self.width.n_tokens, Count::Tokens, "tokens"),
+            Input::Pos => (self.width.n_tokens, Count::Tokens, "pos"),
+            Input::Seq => (self.width.n_tokens, Count::Tokens, "seq"),
+            Input::Slots { .. } => (self.width.n_tokens, Count::Tokens, "slots"),
+            Input::OutIds => (self.width.n_outputs, Count::Outputs, "out_ids"),
+            Input::CellPos { swa } => (n_cells, Count::Cells { swa }, "cell_pos"),
+            Input::CellSeq { swa } => (n_cells, Count::Cells { swa }, "cell_seq"),
+        };
+        let id = self.leaf(name, DType::I32, [n, 1, 1, 1], Origin::Input(input));
+        self.graph.tensors[id.at()].live = Some(Live { dim: 0, count });
+        self.inputs.insert(input, id);
+        id
+    }
+
+    /// A cache tensor `[row, n_cells]`.
+    pub fn cache(&mut self, id: CacheId, dtype: DType, row: usize, n_cells: usize) -> TensorId {
+        if let Some(&tensor) = self.caches.get(&id) {
+            return tensor;
+        }
+        let name = format!("cache-{}", id.0);
+        let tensor = self.leaf(&name, dtype, [row, n_cells, 1, 1], Origin::Cache(id));
+        self.caches.insert(id, tensor);
+        tensor
+    }
+
+    /// Appends an op; the shape rule checks its operands.
+    pub fn op(&mut self, op: Op, src: &[TensorId]) -> Result<TensorId> {
+        let operands: Vec<&Tensor> = src.iter().map(|&id| self.graph.get(id)).collect();
+        let shape = op.shape(&operands)?;
+        Ok(self.push(Tensor {
+            name: op.name().to_string(),
+            dtype: shape.dtype,
+            ne: shape.ne,
+            nb: Tensor::packed(shape.dtype, shape.ne),
+            live: shape.live,
+            origin: Origin::Op(op),
+            src: src.to_vec(),
+        }))
+    }
+
+    /// Names a tensor, for dumps and error messages.
+    pub fn name(&mut self, id: TensorId, name: &str, il: Option<usize>) -> TensorId {
+        self.graph.tensors[id.at()].name = match il {
+            Some(il) => format!("{name}-{il}"),
+            None => name.to_string(),
+        };
+        id
+    }
+
+    /// Another shape over the same contiguous values. A live dimension must
+    /// become the last one of `shape`.
+    pub fn reshape(&mut self, x: TensorId, shape: &[usize]) -> Result<TensorId> {
+        let t = self.graph.get(x);
+        let ne: [usize; 4] = std::array::from_fn(|i| shape.get(i).copied().unwrap_or(1));
+        let last = shape.len() - 1;
+        let keeps_live = t.live.is_none_or(|l| {
+            ne[last] == t.ne[l.dim]
+                && ne[..last].iter().product::<usize>() == t.ne[..l.dim].iter().product::<usize>()
+        });
+        if !t.is_contiguous() || t.n_values() != ne.iter().product::<usize>() || !keeps_live {
+            return Err(Error::Shape {
+                op: "RESHAPE",
+                detail: format!("{} {:?} to {shape:?}", t.name, t.ne),
+            });
+        }
+        let tensor = Tensor {
+            name: t.name.clone(),
+            dtype: t.dtype,
+            ne,
+            nb: Tensor::packed(t.dtype, ne),
+            live: t.live.map(|l| Live { dim: last, ..l }),
+            origin: Origin::View { offset_bytes: 0 },
+            src: vec![x],
+        };
+        Ok(self.push(tensor))
+    }
+
+    /// A window `start .. start + len` of dimension `dim`.
+    pub fn slice(&mut self, x: TensorId, dim: usize, start: usize, len: usize) -> Result<TensorId> {
+        let t = self.graph.get(x);
+        let cuts_live = t.live.is_some_and(|l| l.dim == dim);
+        if start + len > t.ne[dim] || cuts_live || (dim == 0 && t.dtype.is_quantized()) {
+            return Err(Error::Shape {
+                op: "VIEW",
+                detail: format!(
+                    "{start} + {len} of dimension {dim} of {} {:?}",
+                    t.name, t.ne
+                ),
+            });
+        }
+        let mut ne = t.ne;
+        ne[dim] = len;
+        let tensor = Tensor {
+            name: t.name.clone(),
+            dtype: t.dtype,
+            ne,
+            nb: t.nb,
+            live: t.live,
+            origin: Origin::View {
+                offset_bytes: start * t.nb[dim],
+            },
+            src: vec![x],
+        };
+        Ok(self.push(tensor))
+    }
+
+    /// Drops dimension `dim` (of length 1), moving the later ones down.
+    pub fn squeeze(&mut self, x: TensorId, dim: usize) -> Result<TensorId> {
+        let t = self.graph.get(x);
+        if t.ne[dim] != 1 || dim == 0 {
+            return Err(Error::Shape {
+                op: "VIEW",
+                detail: format!("dimension {dim} of {} {:?} is not 1", t.name, t.ne),
+            });
+        }
+        let (mut ne, mut nb) = (t.ne, t.nb);
+        for d in dim..3 {
+            (ne[d], nb[d]) = (t.ne[d + 1], t.nb[d + 1]);
+        }
+        (ne[3], nb[3]) = (1, t.nb[3] * t.ne[3]);
+        let live = t.live.map(|l| Live {
+            dim: if l.dim > dim { l.dim - 1 } else { l.dim },
+            ..l
+        });
+        let tensor = Tensor {
+            name: t.name.clone(),
+            dtype: t.dtype,
+            ne,
+            nb,
+            live,
+            origin: Origin::View { offset_bytes: 0 },
+            src: vec![x],
+        };
+        Ok(self.push(tensor))
+    }
+
+    /// `w [k, m] * x [k, n] -> [m, n]`.
+    pub fn mul_mat(&mut self, w: TensorId, x: TensorId) -> Result<TensorId> {
+        self.op(Op::MulMat, &[w, x])
+    }
+
+    /// `a + b`.
+    pub fn add(&mut self, a: TensorId, b: TensorId) -> Result<TensorId> {
+        self.op(Op::Add, &[a, b])
+    }
+
+    /// `a * b`.
+    pub fn mul(&mut self, a: TensorId, b: TensorId) -> Result<TensorId> {
+        self.op(Op::Mul, &[a, b])
+    }
+
+    /// `x * scale`.
+    pub fn scale(&mut self, x: TensorId, scale: f32) -> Result<TensorId> {
+        self.op(Op::Scale { scale, bias: 0.0 }, &[x])
+    }
+
+    /// Value-wise function.
+    pub fn unary(&mut self, kind: UnaryKind, x: TensorId) -> Result<TensorId> {
+        self.op(Op::Unary(kind), &[x])
+    }
+
+    /// `act(gate) * up`.
+    pub fn glu(&mut self, kind: GluKind, gate: TensorId, up: TensorId) -> Result<TensorId> {
+        self.op(Op::Glu(kind), &[gate, up])
+    }
+
+    /// Rotates `x [head_dim, n_head, n]` by its positions.
+    pub fn rope(
+        &mut self,
+        params: RopeParams,
+        x: TensorId,
+        factors: Option<TensorId>,
+    ) -> Result<TensorId> {
+        let pos = self.input(Input::Pos, 0);
+        match factors {
+            Some(f) => self.op(Op::Rope(params), &[x, pos, f]),
+            None => self.op(Op::Rope(params), &[x, pos]),
+        }
+    }
+
+    /// Attention of `q` over the cache tensors `k` and `v`.
+    pub fn attn(
+        &mut self,
+        params: AttnParams,
+        shape: AttnShape,
+        q: TensorId,
+        k: TensorId,
+        v: TensorId,
+    ) -> Result<TensorId> {
+        let n_cells = self.graph.get(k).ne[1];
+        let swa = params.swa;
+        let pos = self.input(Input::Pos, 0);
+        let seq = self.input(Input::Seq, 0);
+        let cell_pos = self.input(Input::CellPos { swa }, n_cells);
+        let cell_seq = self.input(Input::CellSeq { swa }, n_cells);
+        self.op(
+            Op::Attn(params, shape),
+            &[q, k, v, pos, seq, cell_pos, cell_seq],
+        )
+    }
+
+    /// Keeps a tensor's data readable after the run.
+    pub fn output(&mut self, id: TensorId) {
+        self.graph.outputs.push(id);
+    }
+}

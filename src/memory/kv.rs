@@ -1,0 +1,192 @@
+//! The attention cache: K and V rows of past tokens, one cell a token.
+//!
+//! Layers with a sliding window share a smaller set of cells, in which a cell
+//! is used again once no coming token can see it.
+
+use crate::backend::cpu::Buffer;
+use crate::error::Result;
+use crate::graph::CacheId;
+use crate::quant::DType;
+
+/// Sizes of one layer's K and V rows, in values.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerRows {
+    pub k: usize,
+    pub v: usize,
+    pub swa: bool,
+}
+
+/// The memory of all layers' cells.
+pub struct KvStore {
+    /// K and V of each layer in turn, by [`CacheId`].
+    buffers: Vec<Buffer>,
+}
+
+impl KvStore {
+    /// Exact bytes of a cache.
+    pub fn bytes_for(layers: &[LayerRows], types: [DType; 2], n_cells: [usize; 2]) -> usize {
+        let row = |dtype: DType, n: usize| n / dtype.block_len() * dtype.block_bytes();
+        layers
+            .iter()
+            .map(|l| n_cells[usize::from(l.swa)] * (row(types[0], l.k) + row(types[1], l.v)))
+            .sum()
+    }
+
+    /// Allocates the cells; `types` are of K and V, `n_cells` of full and
+    /// sliding-window layers.
+    pub fn new(layers: &[LayerRows], types: [DType; 2], n_cells: [usize; 2]) -> Result<KvStore> {
+        let mut buffers = Vec::new();
+        for layer in layers {
+            for (dtype, n) in [(types[0], layer.k), (types[1], layer.v)] {
+                let row = n / dtype.block_len() * dtype.block_bytes();
+                let bytes = row * n_cells[usize::from(layer.swa)];
+                buffers.push(Buffer::new(bytes, "the KV cache")?);
+            }
+        }
+        Ok(KvStore { buffers })
+    }
+
+    /// The cells of one cache tensor.
+    pub fn get(&self, id: CacheId) -> Option<&Buffer> {
+        self.buffers.get(id.0)
+    }
+
+    /// Bytes allocated.
+    pub fn bytes(&self) -> usize {
+        self.buffers.iter().map(Buffer::bytes).sum()
+    }
+}
+
+/// Which token each cell holds.
+#[derive(Debug, Clone)]
+pub struct Cells {
+    /// Position of the token in a cell, -1 when it is empty.
+    pos: Vec<i32>,
+    /// Sequence of the token.
+    seq: Vec<i32>,
+    /// Cells from here on have never been used.
+    n_used: usize,
+    /// `Some(n)`: tokens see less than `n` positions back.
+    window: Option<i32>,
+}
+
+impl Cells {
+    /// Empty cells.
+    pub fn new(n_cells: usize, window: Option<u32>) -> Cells {
+        Cells {
+            pos: vec![-1; n_cells],
+            seq: vec![0; n_cells],
+            n_used: 0,
+            window: window.map(|w| w as i32),
+        }
+    }
+
+    /// Positions, -1 for empty cells, up to the last cell in use.
+    pub fn pos(&self) -> &[i32] {
+        &self.pos[..self.n_used]
+    }
+
+    /// Sequences, up to the last cell in use.
+    pub fn seq(&self) -> &[i32] {
+        &self.seq[..self.n_used]
+    }
+
+    /// Takes a cell for each token of `seq` at positions `first ..`; `None`,
+    /// with nothing changed, when there are too few.
+    pub fn place(&mut self, seq: i32, first: i32, n_tokens: usize) -> Option<Vec<i32>> {
+        let mut slots = Vec::with_capacity(n_tokens);
+        // Cells never used come first, so that a long context is not searched.
+        let fresh = self.n_used.min(self.pos.len().saturating_sub(n_tokens));
+        let start = if self.n_used == fresh { fresh } else { 0 };
+        for cell in start..self.pos.len() {
+            if slots.len() == n_tokens {
+                break;
+            }
+            let held = self.pos[cell];
+            let passed = self
+                .window
+                .is_some_and(|w| self.seq[cell] == seq && held + w <= first);
+            if held < 0 || passed {
+                slots.push(cell as i32);
+            }
+        }
+        if slots.len() < n_tokens {
+            return None;
+        }
+        for (i, &cell) in slots.iter().enumerate() {
+            let cell = cell as usize;
+            self.pos[cell] = first + i as i32;
+            self.seq[cell] = seq;
+            self.n_used = self.n_used.max(cell + 1);
+        }
+        Some(slots)
+    }
+
+    /// Forgets the tokens of `seq` at `from` and later. False when the tokens
+    /// left lack some that the one at `from` would see: then the sequence must
+    /// be evaluated again from the start.
+    pub fn truncate(&mut self, seq: i32, from: i32) -> bool {
+        let mut left = 0;
+        let oldest_seen = self.window.map_or(0, |w| (from - w + 1).max(0));
+        for cell in 0..self.n_used {
+            if self.seq[cell] != seq {
+                continue;
+            }
+            if self.pos[cell] >= from {
+                self.pos[cell] = -1;
+            } else if self.pos[cell] >= oldest_seen {
+                left += 1;
+            }
+        }
+        while self.n_used > 0 && self.pos[self.n_used - 1] < 0 {
+            self.n_used -= 1;
+        }
+        left == from - oldest_seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_cells_are_used_again_only_when_nobody_sees_them() {
+        // Window 4, ubatch 2: 6 cells serve any length.
+        let mut cells = Cells::new(6, Some(4));
+        for first in (0..40).step_by(2) {
+            let slots = cells.place(0, first, 2).expect("a free cell");
+            assert_eq!(slots.len(), 2);
+            let held = cells.pos();
+            for p in first..first + 2 {
+                for seen in (p - 3).max(0)..=p {
+                    assert!(held.contains(&seen), "{p} must still see {seen}: {held:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn truncation_says_when_the_window_is_gone() {
+        let mut cells = Cells::new(6, Some(4));
+        for first in (0..10).step_by(2) {
+            cells.place(0, first, 2).expect("a free cell");
+        }
+        // Held: 4 to 9. A token at 8 sees 5, 6, 7: fine.
+        assert!(cells.clone().truncate(0, 8));
+        // A token at 6 would see 3, which is gone.
+        assert!(!cells.clone().truncate(0, 6));
+        // Nothing is seen by a token at 0.
+        assert!(cells.truncate(0, 0));
+        assert_eq!(cells.pos().len(), 0);
+    }
+
+    #[test]
+    fn full_cells_refuse_without_change() {
+        let mut cells = Cells::new(4, None);
+        assert_eq!(cells.place(0, 0, 3), Some(vec![0, 1, 2]));
+        assert_eq!(cells.place(0, 3, 2), None);
+        assert_eq!(cells.pos(), [0, 1, 2]);
+        assert!(cells.truncate(0, 1));
+        assert_eq!(cells.place(0, 1, 3), Some(vec![1, 2, 3]));
+    }
+}

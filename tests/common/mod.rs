@@ -1,0 +1,57 @@
+//! What several test files need.
+
+use llama_rs::gguf::Gguf;
+use llama_rs::model::{Model, RopeOverrides};
+use llama_rs::quant::DType;
+use llama_rs::session::{Session, SessionParams};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Committed fixtures.
+pub fn data() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data")
+}
+
+/// A session over a file, as the commands make one.
+pub fn session(file: &Path, params: SessionParams) -> Session {
+    let gguf = Gguf::open(file, true).expect("the file opens");
+    let model = Model::load(gguf, &RopeOverrides::default()).expect("the model loads");
+    Session::new(Arc::new(model), params).expect("a session")
+}
+
+/// `--exact` or the default.
+pub fn params(n_ctx: usize, n_ubatch: usize, exact: bool) -> SessionParams {
+    let kv = if exact { DType::F32 } else { DType::F16 };
+    SessionParams {
+        n_ctx,
+        n_ubatch,
+        n_threads: 2,
+        kv_type_k: kv,
+        kv_type_v: kv,
+        exact_activations: exact,
+    }
+}
+
+/// Logits after every token.
+pub fn all_logits(session: &mut Session, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let mut all = Vec::new();
+    session
+        .eval_all(tokens, &mut |_, row| {
+            all.push(row.to_vec());
+            Ok(())
+        })
+        .expect("evaluation");
+    all
+}
+
+/// Normalised mean squared error: sum (a - b)^2 / sum b^2.
+pub fn nmse(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let square = |x: f64| x * x;
+    let err: f64 = a
+        .iter()
+        .zip(b)
+        .map(|(&a, &b)| square(f64::from(a) - f64::from(b)))
+        .sum();
+    err / b.iter().map(|&b| square(f64::from(b))).sum::<f64>()
+}

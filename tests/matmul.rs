@@ -1,0 +1,355 @@
+//! The CPU matmul: every type, path and odd size against f64 sums.
+
+use llama_rs::backend::cpu::matmul::{
+    ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, quantize_row, scratch_bytes,
+};
+use llama_rs::backend::cpu::simd::Simd;
+use llama_rs::quant::{DType, quantize_q8};
+
+/// Half a unit in the last place of f32, relative: what one rounding may lose.
+const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
+
+/// Deterministic random numbers (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+    /// Between -1 and 1.
+    fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// Types that hold weights.
+fn weight_types() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied().filter(|&d| d != DType::I32)
+}
+
+fn paths() -> impl Iterator<Item = Simd> {
+    Simd::ALL.into_iter().filter(|s| s.available())
+}
+
+/// Byte places of the f16 factors in a block: random bytes there could be NaN.
+fn f16_places(dtype: DType) -> &'static [usize] {
+    match dtype {
+        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::Iq4Nl | DType::Iq4Xs => &[0],
+        DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
+        DType::Q2K => &[80, 82],
+        DType::Q3K => &[108],
+        DType::Q6K => &[208],
+        DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::Mxfp4 => &[],
+    }
+}
+
+/// Random weights of `n_values`: all bit patterns of the quantized values.
+fn random_weights(dtype: DType, n_values: usize, random: &mut Random) -> Vec<u8> {
+    let values = (0..n_values).map(|_| random.unit());
+    match dtype {
+        DType::F32 => return values.flat_map(f32::to_le_bytes).collect(),
+        DType::F16 => {
+            return values
+                .flat_map(|v| half::f16::from_f32(v).to_le_bytes())
+                .collect();
+        }
+        DType::BF16 => {
+            return values
+                .flat_map(|v| half::bf16::from_f32(v).to_le_bytes())
+                .collect();
+        }
+        _ => drop(values),
+    }
+    let block = dtype.block_bytes();
+    let mut bytes: Vec<u8> = Vec::new();
+    bytes.resize_with(n_values / dtype.block_len() * block, || {
+        (random.next() >> 32) as u8
+    });
+    for block in bytes.chunks_exact_mut(block) {
+        for &at in f16_places(dtype) {
+            let factor = half::f16::from_f32(random.unit() * 0.02);
+            block[at..at + 2].copy_from_slice(&factor.to_le_bytes());
+        }
+        if dtype == DType::Mxfp4 {
+            block[0] = 115 + block[0] % 8;
+        }
+    }
+    bytes
+}
+
+/// One multiplication with its activations in both forms.
+struct Case {
+    dtype: DType,
+    k: usize,
+    m: usize,
+    n: usize,
+    w: Vec<u8>,
+    x: Vec<f32>,
+}
+
+impl Case {
+    fn new(dtype: DType, k: usize, m: usize, n: usize) -> Case {
+        let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ (k * 1000 + m * 10 + n) as u64);
+        let w = random_weights(dtype, k * m, &mut random);
+        let x = (0..k * n).map(|_| random.unit()).collect();
+        Case {
+            dtype,
+            k,
+            m,
+            n,
+            w,
+            x,
+        }
+    }
+
+    fn quantized(&self, simd: Simd) -> Vec<u8> {
+        let mut buf = vec![0xFF; q8_bytes(self.k, self.n)];
+        for (i, x) in self.x.chunks_exact(self.k).enumerate() {
+            // SAFETY: the buffer is exactly of that size; one thread.
+            unsafe { quantize_row(simd, x, buf.as_mut_ptr(), self.k, self.n, i) };
+        }
+        buf
+    }
+
+    /// y `[m, n]`, rows done in pieces of `step`, everything unread poisoned.
+    fn run(&self, simd: Simd, kind: ActKind, step: usize) -> Vec<f32> {
+        let buf = match kind {
+            ActKind::Q8 => self.quantized(simd),
+            ActKind::F32 => Vec::new(),
+        };
+        let acts = match kind {
+            ActKind::Q8 => Acts::Q8 {
+                buf: &buf,
+                n: self.n,
+            },
+            ActKind::F32 => Acts::F32 {
+                x: &self.x,
+                stride: self.k,
+            },
+        };
+        let (simd, dtype, k, m) = (simd, self.dtype, self.k, self.m);
+        let mm = MatMul {
+            simd,
+            dtype,
+            w: &self.w,
+            k,
+            m,
+            acts,
+        };
+        let tokens: Vec<u32> = (0..self.n as u32).collect();
+        let mut scratch = vec![0xFF; scratch_bytes(dtype, k, self.n)];
+        let mut y = vec![f32::NAN; m * self.n];
+        for r in (0..m).step_by(step) {
+            let rows = r..m.min(r + step);
+            // SAFETY: `y` has m * n values; one thread; the path is available.
+            unsafe { mm.run(rows, &tokens, &tokens, y.as_mut_ptr(), m, &mut scratch) };
+        }
+        y
+    }
+
+    /// Row `r` of W dequantized.
+    fn row(&self, r: usize) -> Vec<f64> {
+        let bytes = self.dtype.row_bytes(self.k).unwrap();
+        let mut values = vec![0.0; self.k];
+        let row = &self.w[r * bytes..][..bytes];
+        self.dtype.dequantize_row(row, &mut values).unwrap();
+        values.into_iter().map(f64::from).collect()
+    }
+
+    /// Row `r` as the kernels add it up: |d * q| + |m| of the unsigned lanes,
+    /// which bounds every term of every path.
+    fn row_magnitude(&self, r: usize) -> Vec<f64> {
+        let Some(group) = self.dtype.lane_group() else {
+            return self.row(r).into_iter().map(f64::abs).collect();
+        };
+        let bytes = self.dtype.row_bytes(self.k).unwrap();
+        let mut q = vec![0; self.k];
+        let (mut d, mut m) = (vec![0.0; self.k / group], vec![0.0; self.k / group]);
+        let row = &self.w[r * bytes..][..bytes];
+        self.dtype.unpack_row(row, &mut q, &mut d, &mut m).unwrap();
+        let lane = |i: usize| f64::from(d[i / group] * f32::from(q[i])).abs();
+        (0..self.k)
+            .map(|i| lane(i) + f64::from(m[i / group]).abs())
+            .collect()
+    }
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Lengths of a row to try: one block, several, and more than one chunk.
+fn row_lengths(dtype: DType) -> Vec<usize> {
+    match dtype.block_len() {
+        1 => vec![1, 7, 32, 259, 600],
+        32 => vec![32, 96, 1120],
+        _ => vec![256, 512, 1280],
+    }
+}
+
+const ROWS: [usize; 4] = [1, 16, 19, 50];
+const TOKENS: [usize; 7] = [1, 2, 3, 5, 8, 17, 128];
+
+/// Runs `check` for a selection of sizes that covers each of them.
+fn for_each_case(dtype: DType, check: impl Fn(&Case)) {
+    for k in row_lengths(dtype) {
+        for (i, n) in TOKENS.into_iter().enumerate() {
+            check(&Case::new(dtype, k, ROWS[i % 4], n));
+            check(&Case::new(dtype, k, ROWS[(i + 1) % 4], n));
+        }
+    }
+}
+
+#[test]
+fn q8_products_match_f64_sums_of_the_quantized_activations() {
+    for dtype in weight_types().filter(|&d| act_kind(d, 256, false) == ActKind::Q8) {
+        for_each_case(dtype, |case| {
+            let results: Vec<_> = paths()
+                .map(|s| (s, case.run(s, ActKind::Q8, 4096)))
+                .collect();
+            for j in 0..case.n {
+                let x = &case.x[j * case.k..][..case.k];
+                let (mut q, mut d) = (vec![0; case.k], vec![0.0; case.k / 32]);
+                quantize_q8(x, &mut q, &mut d, &mut vec![0.0; case.k / 16]);
+                let xq: Vec<f64> = (0..case.k)
+                    .map(|i| f64::from(d[i / 32]) * q[i] as f64)
+                    .collect();
+                let x_abs: Vec<f64> = xq.iter().map(|v| v.abs()).collect();
+                let x_step: Vec<f64> = (0..case.k).map(|i| 0.5001 * f64::from(d[i / 32])).collect();
+                let x: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
+                for r in 0..case.m {
+                    let (w, magnitude) = (case.row(r), case.row_magnitude(r));
+                    // Integer sums are exact. What rounds: 4 products and
+                    // conversions a term, 2 additions a group of 16, the
+                    // factors d * scale (2).
+                    let roundings = (case.k / 8 + 6) as f64;
+                    let bound = roundings * ROUNDING * dot(&magnitude, &x_abs);
+                    // Against the activations as given: half a step each.
+                    let w_abs: Vec<f64> = w.iter().map(|v| v.abs()).collect();
+                    let step_bound = bound + dot(&w_abs, &x_step);
+                    for (simd, y) in &results {
+                        let y = f64::from(y[j * case.m + r]);
+                        let name = format!("{dtype:?} {simd:?} k={} row {r} token {j}", case.k);
+                        let expected = dot(&w, &xq);
+                        assert!((y - expected).abs() <= bound, "{name}: {y} for {expected}");
+                        assert!(
+                            (y - dot(&w, &x)).abs() <= step_bound,
+                            "{name}: too far from x"
+                        );
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn f32_products_match_f64_sums() {
+    for dtype in weight_types() {
+        for_each_case(dtype, |case| {
+            let results: Vec<_> = paths()
+                .map(|s| (s, case.run(s, ActKind::F32, 4096)))
+                .collect();
+            for j in 0..case.n {
+                let x: Vec<f64> = case.x[j * case.k..][..case.k]
+                    .iter()
+                    .map(|&v| v.into())
+                    .collect();
+                let x_abs: Vec<f64> = x.iter().map(|v| v.abs()).collect();
+                for r in 0..case.m {
+                    let expected = dot(&case.row(r), &x);
+                    // Sums of up to 128 terms, then one for each 256 values; a
+                    // weight itself takes up to 4 roundings.
+                    let roundings = (case.k.min(128) + case.k / 256 + 6) as f64;
+                    let bound = roundings * ROUNDING * dot(&case.row_magnitude(r), &x_abs);
+                    for (simd, y) in &results {
+                        let y = f64::from(y[j * case.m + r]);
+                        assert!(
+                            (y - expected).abs() <= bound,
+                            "{dtype:?} {simd:?} k={} row {r} token {j}: {y} for {expected}",
+                            case.k
+                        );
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn result_depends_neither_on_other_tokens_nor_on_the_split_of_rows() {
+    for dtype in weight_types() {
+        let k = row_lengths(dtype)[2];
+        for kind in [ActKind::Q8, ActKind::F32] {
+            if kind == ActKind::Q8 && act_kind(dtype, k, false) != kind {
+                continue;
+            }
+            for simd in paths() {
+                let all = Case::new(dtype, k, 50, 17);
+                let together = all.run(simd, kind, 4096);
+                assert!(
+                    all.run(simd, kind, ROW_TILE) == together,
+                    "{dtype:?} {simd:?} rows"
+                );
+                for j in [0, 7, 16] {
+                    let x = all.x[j * k..][..k].to_vec();
+                    let alone = Case {
+                        n: 1,
+                        x,
+                        w: all.w.clone(),
+                        ..all
+                    };
+                    let y = alone.run(simd, kind, 2 * ROW_TILE);
+                    assert!(
+                        y == together[j * 50..][..50],
+                        "{dtype:?} {simd:?} {kind:?} token {j}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn token_lists_gather_and_scatter() {
+    let case = Case::new(DType::Q4K, 512, 20, 6);
+    for simd in paths() {
+        let whole = case.run(simd, ActKind::Q8, 4096);
+        let buf = case.quantized(simd);
+        let acts = Acts::Q8 { buf: &buf, n: 6 };
+        let mm = MatMul {
+            simd,
+            dtype: case.dtype,
+            w: &case.w,
+            k: 512,
+            m: 20,
+            acts,
+        };
+        let (tx, ty, y_stride) = ([5, 1, 1], [0, 3, 2], 23);
+        let mut y = vec![-7.0; 4 * y_stride];
+        let mut scratch = vec![0xFF; scratch_bytes(case.dtype, 512, 3)];
+        // SAFETY: rows below 20 of tokens below 4 are inside `y`.
+        unsafe { mm.run(3..20, &tx, &ty, y.as_mut_ptr(), y_stride, &mut scratch) };
+        for (at, value) in y.into_iter().enumerate() {
+            let (token, r) = (at / y_stride, at % y_stride);
+            let written = ty.iter().position(|&t| t as usize == token);
+            let expected = match written {
+                Some(j) if (3..20).contains(&r) => whole[tx[j] as usize * 20 + r],
+                _ => -7.0,
+            };
+            assert_eq!(value, expected, "{simd:?} token {token} row {r}");
+        }
+    }
+}
+
+#[test]
+fn activation_kind_follows_type_mode_and_length() {
+    assert_eq!(act_kind(DType::Q4K, 256, false), ActKind::Q8);
+    assert_eq!(act_kind(DType::Q4K, 256, true), ActKind::F32);
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        assert_eq!(act_kind(dtype, 256, false), ActKind::F32);
+    }
+}
