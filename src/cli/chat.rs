@@ -30,7 +30,7 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         None => template_source::of_model(&gguf.meta)?,
     };
     let sampling = args.sampling.sampled(&gguf.meta, &tokenizer)?;
-    let model = load::model(gguf, &args.model, &args.eval)?;
+    let model = load::model(gguf, &args.eval)?;
     let default_ctx = DEFAULT_CTX.min(model.n_ctx_train().max(1));
     let n_ctx = load::n_ctx(&args.eval.context, &model, default_ctx);
     let context = &args.eval.context;
