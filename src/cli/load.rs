@@ -3,7 +3,7 @@
 use super::flags::{ContextArgs, EvalArgs, ModelArgs};
 use super::model_path;
 use crate::gguf::{Gguf, Metadata};
-use crate::model::Model;
+use crate::model::{Model, Overrides};
 use crate::session::{Session, SessionParams};
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 use crate::{Error, Result};
@@ -55,7 +55,12 @@ pub fn model(gguf: Gguf, eval: &EvalArgs) -> Result<Arc<Model>> {
     if eval.context.n_gpu_layers.is_some_and(|n| n != 0) {
         tracing::info!("no GPU support in this build: -ngl has no effect");
     }
-    Model::load(gguf, &eval.rope.overrides()).map(Arc::new)
+    let overrides = Overrides {
+        rope: eval.rope.overrides(),
+        // `open` has applied them, for the tokenizer reads keys too.
+        kv: Vec::new(),
+    };
+    Model::load(gguf, &overrides).map(Arc::new)
 }
 
 /// Context in tokens: as `-c` says, else `default`.
