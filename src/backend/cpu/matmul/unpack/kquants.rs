@@ -2,7 +2,7 @@
 
 use super::{LOW2, LOW4, byte};
 use crate::backend::cpu::matmul::lanes::Lanes;
-use crate::backend::cpu::matmul::tile::{BlockRows, TileOut, Unpack};
+use crate::backend::cpu::matmul::tile::{BlockRows, Kind, Sink, Unpack};
 use crate::quant::DType;
 
 /// 0..16 scale and minimum nibbles, 16..80 2-bit values, 80 d, 82 dmin f16.
@@ -22,10 +22,10 @@ const F16_SIGN: u32 = 0x8000;
 impl Unpack for Q2K {
     const DTYPE: DType = DType::Q2K;
     const GROUP: usize = 16;
-    const AFFINE: bool = true;
+    const KIND: Kind = Kind::Affine;
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let factors = block.column(80);
         let (d, neg_dmin) = (factors.f16(), factors.shr(16).xor(F16_SIGN).f16());
         let scales = block.columns(0);
@@ -46,9 +46,10 @@ impl Unpack for Q2K {
 impl Unpack for Q3K {
     const DTYPE: DType = DType::Q3K;
     const GROUP: usize = 16;
+    const KIND: Kind = Kind::Centred(4);
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let d = block.column(106).shr(16).f16();
         let scales = [block.column(96), block.column(100), block.column(104)];
         for part in 0..4 {
@@ -64,7 +65,7 @@ impl Unpack for Q3K {
                 let mut q = [qs[0].zero(); 4];
                 for i in 0..4 {
                     let third = third[i].shr(bit).and(0x0101_0101).shl(2);
-                    q[i] = qs[i].shr(2 * j as u32).and(LOW2).or(third).sub_bytes(4);
+                    q[i] = qs[i].shr(2 * j as u32).and(LOW2).or(third);
                 }
                 out.group(g, &q, scale);
             }
@@ -90,10 +91,10 @@ fn scale_min<V: Lanes>(head: &[V; 4], g: usize) -> (V::F, V::F) {
 impl Unpack for Q4K {
     const DTYPE: DType = DType::Q4K;
     const GROUP: usize = 32;
-    const AFFINE: bool = true;
+    const KIND: Kind = Kind::Affine;
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let head = block.columns(0);
         for pair in 0..4 {
             // 32 bytes: group 2 * pair in the low nibbles, the next in the high.
@@ -111,10 +112,10 @@ impl Unpack for Q4K {
 impl Unpack for Q5K {
     const DTYPE: DType = DType::Q5K;
     const GROUP: usize = 32;
-    const AFFINE: bool = true;
+    const KIND: Kind = Kind::Affine;
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let head = block.columns(0);
         let (fifth_lo, fifth_hi) = (block.columns(16), block.columns(32));
         for pair in 0..4 {
@@ -141,9 +142,10 @@ impl Unpack for Q5K {
 impl Unpack for Q6K {
     const DTYPE: DType = DType::Q6K;
     const GROUP: usize = 16;
+    const KIND: Kind = Kind::Centred(32);
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let d = block.column(206).shr(16).f16();
         let scales = block.columns(192);
         for half in 0..2 {
@@ -157,8 +159,12 @@ impl Unpack for Q6K {
                     let mut q = [qs[0].zero(); 4];
                     for i in 0..4 {
                         let low = qs[i].shr(4 * (j / 2) as u32).and(LOW4);
-                        let high = upper[i].shr(2 * j as u32).and(LOW2).shl(4);
-                        q[i] = low.or(high).sub_bytes(32);
+                        // Two bits of each byte to bits 4 and 5.
+                        let high = match j {
+                            0 | 1 => upper[i].shl(4 - 2 * j as u32),
+                            _ => upper[i].shr(2 * j as u32 - 4),
+                        };
+                        q[i] = low.or(high.and(0x3030_3030));
                     }
                     let g = 8 * half + 2 * j + part;
                     let scale = scales[g / 4].shl(24 - 8 * (g % 4) as u32).sar(24);
