@@ -14,14 +14,14 @@ use llama_rs::quant::DType;
 /// Bytes of weights to go through.
 const POOL_BYTES: usize = 1 << 29;
 /// Measurements of each, of which the best counts.
-const PASSES: usize = 400;
+const PASSES: usize = 1000;
 /// Weights read in one measurement of one token: less than a millisecond,
 /// which other load on the machine often leaves uninterrupted.
-const PASS_BYTES: usize = 1 << 22;
+const PASS_BYTES: usize = 1 << 21;
 /// Weights that stay in the L2 cache.
-const CACHED_BYTES: usize = 1 << 19;
+const CACHED_BYTES: usize = 1 << 17;
 /// Multiplications in one measurement of many tokens.
-const PASS_PRODUCTS: usize = 1 << 27;
+const PASS_PRODUCTS: usize = 1 << 26;
 /// k and m of SmolLM2's, qwen2-1.5b's and gemma-3-270m's feed-forward.
 const SHAPES: [(usize, usize); 3] = [(576, 1536), (1536, 8960), (640, 2048)];
 

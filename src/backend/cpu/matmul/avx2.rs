@@ -89,11 +89,9 @@ impl Lanes for U32x8 {
         }
     }
     #[inline(always)]
-    fn prefetch(p: *const u8, at: usize, len: usize) {
-        for line in (at..at + len).step_by(64) {
-            // SAFETY: a prefetch of any address is harmless.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(line).cast()) }
-        }
+    fn prefetch(p: *const u8) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut u8) {

@@ -23,7 +23,7 @@ const K_CHUNK_F32: usize = 256;
 /// Up to this many tokens W comes from memory faster than it is used, so the
 /// next tile is asked for ahead of time.
 const DECODE_TOKENS: usize = 8;
-const CACHE_LINE: usize = 64;
+pub const CACHE_LINE: usize = 64;
 
 /// Activations as the kernels see them: the planes of `acts.rs`, or f32 rows.
 pub struct Acts {

@@ -11,7 +11,7 @@
 //!
 //! so that a token's result does not depend on its neighbours.
 
-use super::driver::Acts;
+use super::driver::{Acts, CACHE_LINE};
 use super::lanes::{FloatLanes, Lanes};
 use super::tile::{
     BlockRows, GROUP_STEP, Kind, Q_STEP, ROW_TILE, SCALE_STEP, Sink, Tile, TileOut, Unpack,
@@ -282,7 +282,10 @@ pub unsafe fn dot<V: Lanes, U: Unpack>(
                 format: std::marker::PhantomData,
             };
             for b in 0..k / len {
-                V::prefetch(ahead, (b * ROW_TILE + r) * bytes, V::ROWS * bytes);
+                let ahead = ahead.wrapping_add((b * ROW_TILE + r) * bytes);
+                for line in (0..V::ROWS * bytes).step_by(CACHE_LINE) {
+                    V::prefetch(ahead.wrapping_add(line));
+                }
                 let block = BlockRows::new(src.add(b * bytes + r * stride), stride, bytes);
                 U::unpack::<V, _>(block, &mut out);
                 out.qs = out.qs.add(len);

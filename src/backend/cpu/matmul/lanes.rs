@@ -33,8 +33,8 @@ pub trait Lanes: Copy {
     /// # Safety
     /// The instruction set is available; 4 readable bytes at each `p + r * stride`.
     unsafe fn column(p: *const u8, stride: usize) -> Self;
-    /// Asks for the cache lines at `p + at`, `len` bytes; any address will do.
-    fn prefetch(p: *const u8, at: usize, len: usize);
+    /// Asks for the cache line at `p`; any address will do.
+    fn prefetch(p: *const u8);
     /// # Safety
     /// `p` has `4 * ROWS` writable bytes.
     unsafe fn store(self, p: *mut u8);

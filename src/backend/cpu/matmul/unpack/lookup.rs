@@ -52,13 +52,13 @@ impl Unpack for Iq4Xs {
         let head = block.column(0);
         let low = [block.column(4)];
         let d = head.f16();
-        for g in 0..8 {
-            let high = head.shr(16 + 2 * g as u32).and(3).shl(4);
-            let low = byte(&low, g / 2).shr(4 * (g % 2) as u32).and(15);
+        unroll!(G in [0 1 2 3 4 5 6 7] {
+            let high = head.shr(16 + 2 * G as u32).and(3).shl(4);
+            let low = byte(&low, G / 2).shr(4 * (G % 2) as u32).and(15);
             let scale = low.or(high).sub(32).to_f32() * d;
-            let q = nibbles(block.columns(8 + 16 * g)).map(|x| x.lookup(&IQ4));
-            out.group(g, &q, scale);
-        }
+            let q = nibbles(block.columns(8 + 16 * G)).map(|x| x.lookup(&IQ4));
+            out.group(G, &q, scale);
+        });
     }
 }
 

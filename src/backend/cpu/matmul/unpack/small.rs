@@ -1,6 +1,6 @@
 //! Formats of 32 values a block.
 
-use super::{LOW4, nibbles};
+use super::{LOW4, join, nibbles};
 use crate::backend::cpu::matmul::lanes::Lanes;
 use crate::backend::cpu::matmul::tile::{BlockRows, Kind, Sink, Unpack};
 use crate::quant::DType;
@@ -73,9 +73,8 @@ impl Unpack for Q8_0 {
 
     #[inline(always)]
     fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
-        let [a, b, c, d] = block.columns(2);
-        let [e, f, g, h] = block.columns(18);
-        let q = [a, b, c, d, e, f, g, h].map(|x| x.xor(0x8080_8080));
+        let q = join(block.columns(2), block.columns(18));
+        let q = q.map(|x| x.xor(0x8080_8080));
         out.group(0, &q, block.column(0).f16());
     }
 }
