@@ -26,6 +26,7 @@ mod float;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+pub mod op;
 mod scalar;
 mod tile;
 #[cfg(target_arch = "x86_64")]
