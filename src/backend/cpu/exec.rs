@@ -33,10 +33,29 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend of `n_threads` threads over `storage`.
+    /// A backend of `n_threads` threads over `storage`, on the fastest path.
     pub fn new(storage: Arc<dyn Storage>, n_threads: usize, exact: bool) -> Result<CpuBackend> {
+        Self::with_simd(storage, n_threads, exact, Simd::detect()?)
+    }
+
+    /// A backend on the path `simd`.
+    ///
+    /// # Errors
+    /// This machine cannot run the path, or start the threads.
+    pub fn with_simd(
+        storage: Arc<dyn Storage>,
+        n_threads: usize,
+        exact: bool,
+        simd: Simd,
+    ) -> Result<CpuBackend> {
+        if !simd.available() {
+            return Err(Error::input(format!(
+                "{}: not available on this machine; use scalar",
+                simd.name()
+            )));
+        }
         Ok(CpuBackend {
-            simd: Simd::detect()?,
+            simd,
             exact,
             pool: Arc::new(Mutex::new(Pool::new(n_threads)?)),
             storage,
