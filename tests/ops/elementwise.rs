@@ -47,9 +47,11 @@ fn reference(kind: UnaryKind, x: f64) -> f64 {
 /// between e^-87.3 and e^88.7, so a sigmoid cannot fall below 3e-39: `FLOOR`.
 fn tolerance(kind: UnaryKind, x: f64) -> f64 {
     const FLOOR: f64 = 4e-39;
+    // Products below 1e-38 are rounded to whole steps of 2^-149.
+    const STEP: f64 = 1.5e-45;
     let want = reference(kind, x).abs();
     let r = ROUNDING;
-    match kind {
+    let normal = match kind {
         // e^-x (3 roundings), sum, quotient, product.
         UnaryKind::Silu => 6.0 * r * want + FLOOR * x.abs(),
         UnaryKind::Sigmoid => 5.0 * r * want + FLOOR,
@@ -64,8 +66,9 @@ fn tolerance(kind: UnaryKind, x: f64) -> f64 {
         UnaryKind::Gelu => 0.5 * x.abs() * (8.0 + 0.45 * 5.0 + 2.0) * r + 2.0 * r * want,
         // The formula's own 1.5e-7, then six coefficients of size 1.5 and e^.
         UnaryKind::GeluErf => 0.5 * x.abs() * (1.5e-7 + 12.0 * r) + 2.0 * r * want,
-        UnaryKind::Relu => 0.0,
-    }
+        UnaryKind::Relu => return 0.0,
+    };
+    normal + STEP
 }
 
 const KINDS: [UnaryKind; 7] = [
