@@ -3,17 +3,14 @@
 #[path = "ops/harness.rs"]
 #[allow(dead_code)] // shared with `ops.rs`, which uses all of it
 mod harness;
+#[path = "fuse_plan/shapes.rs"]
+mod shapes;
 
 use harness::*;
-use llama_rs::Error;
 use llama_rs::backend::Backend;
 use llama_rs::backend::cpu::CpuBackend;
 use llama_rs::graph::builder::Width;
-use llama_rs::graph::op::AttnShape;
-use llama_rs::graph::{
-    AttnParams, Builder, CacheId, GluKind, Graph, Input, Op, Origin, Plan, RopeMode, RopeParams,
-    TensorId, UnaryKind,
-};
+use llama_rs::graph::{Builder, GluKind, Graph, Op, Origin, Plan, TensorId, UnaryKind};
 use llama_rs::quant::DType;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -252,4 +249,3 @@ fn a_chain_needs_two_buffers() {
     let exe = backend.compile(b.graph, plan.clone()).expect("compiles");
     assert_eq!(exe.compute_bytes(), plan.bytes);
 }
-

@@ -1,5 +1,17 @@
 //! Shape rules refuse wrong operands with `Error::Shape`.
 
+use super::harness::*;
+use super::{K, N, ONE, store};
+use llama_rs::Error;
+use llama_rs::backend::Backend;
+use llama_rs::backend::cpu::CpuBackend;
+use llama_rs::graph::op::AttnShape;
+use llama_rs::graph::{
+    AttnParams, Builder, CacheId, GluKind, Input, Op, Plan, RopeMode, RopeParams, TensorId,
+    UnaryKind,
+};
+use llama_rs::quant::DType;
+
 /// Operands by type and shape, for the shape rules.
 fn refused(op: Op, operands: &[(DType, &[usize])]) {
     let mut store = Store::default();
@@ -77,11 +89,9 @@ fn shape_rules_refuse_wrong_operands() {
         refused(op, &[(F32, &[4]), (F32, &[4]), (F32, &[4])]);
         refused(op, &[]);
     }
-    for (op, operands) in [
-        (
-            Op::MulMat,
-            &[(Q4_0, &[64, 3]), (F32, &[32, 2])] as &[(DType, &[usize])],
-        ),
+    type Operands<'a> = &'a [(DType, &'a [usize])];
+    let cases: &[(Op, Operands<'_>)] = &[
+        (Op::MulMat, &[(Q4_0, &[64, 3]), (F32, &[32, 2])]),
         (Op::MulMat, &[(F32, &[4, 3]), (F16, &[4, 2])]),
         (Op::MulMat, &[(I32, &[4, 3]), (F32, &[4, 2])]),
         (Op::MulMat, &[(F32, &[4, 3, 2]), (F32, &[4, 2, 2])]),
@@ -123,8 +133,9 @@ fn shape_rules_refuse_wrong_operands() {
         (Op::TopK { count: 5 }, &[(F32, &[4, 3])]),
         (Op::TopK { count: 0 }, &[(F32, &[4, 3])]),
         (Op::Cpy { dtype: Q4_0 }, &[(F32, &[32, 3])]),
-    ] {
-        refused(op, operands);
+    ];
+    for (op, operands) in cases {
+        refused(*op, operands);
     }
 }
 

@@ -3,21 +3,22 @@
 //! A buffer of `n` rows of `k` values holds four planes, row by row:
 //!
 //! ```text
-//! q    [k,      n] u8    value + 128, value = round(x / d), -127..=127
+//! qu   [k,      n] u8    q + 128, where q = round(x / d), -127..=127
+//! qs   [k,      n] i8    q
 //! d    [k / 32, n] f32   scale of 32 values, max|x| / 127
-//! s32  [k / 32, n] f32   d * sum of 32 values: what a weight's offset multiplies
-//! s16  [k / 16, n] f32   the same for 16 values
+//! n32  [k / 32, n] f32   sum of q over 32 values: what a weight's offset multiplies
+//! n16  [k / 16, n] f32   the same for 16 values
 //! ```
 //!
-//! The values are biased to unsigned because the weights are the signed side of
-//! `vpdpbusd`; the bias is taken out through each weight group's own sum.
+//! `vpdpbusd` multiplies unsigned by signed bytes; either side can be the
+//! weights, hence both forms.
 
 use crate::backend::cpu::simd::Simd;
 
 /// Values that share a scale.
 pub const ACT_GROUP: usize = 32;
-/// What is added to a value to make it unsigned.
-pub const BIAS: i32 = 128;
+/// What makes a signed lane unsigned: adding 128 flips the top bit.
+const BIAS: u8 = 128;
 
 /// Exact bytes of the quantized form of `n` rows of `k` values, `k % 32 == 0`.
 pub fn q8_bytes(k: usize, n: usize) -> usize {
@@ -32,23 +33,26 @@ pub(super) struct Q8Layout {
 }
 
 impl Q8Layout {
-    pub fn d(self) -> usize {
+    pub fn qs(self) -> usize {
         self.n * self.k
     }
-    pub fn s32(self) -> usize {
+    pub fn d(self) -> usize {
+        2 * self.n * self.k
+    }
+    pub fn n32(self) -> usize {
         self.d() + self.n * (self.k / 32) * 4
     }
-    pub fn s16(self) -> usize {
-        self.s32() + self.n * (self.k / 32) * 4
+    pub fn n16(self) -> usize {
+        self.n32() + self.n * (self.k / 32) * 4
     }
     fn end(self) -> usize {
-        self.s16() + self.n * (self.k / 16) * 4
+        self.n16() + self.n * (self.k / 16) * 4
     }
 }
 
 /// Quantizes row `i` of a buffer of `n` rows of `k` values; every path of
 /// [`Simd`] gives the same bits. A NaN or an infinity in `x` makes the scale of
-/// its group NaN or infinite, so it is not lost.
+/// its group NaN, so it is not lost.
 ///
 /// # Safety
 /// `buf` has [`q8_bytes`]`(k, n)` writable bytes, `i < n`, and no other thread
@@ -106,30 +110,32 @@ unsafe fn quantize_avx512(x: &[f32], buf: *mut u8, layout: Q8Layout, i: usize) {
 unsafe fn quantize(x: &[f32], buf: *mut u8, layout: Q8Layout, i: usize) {
     let groups = layout.k / ACT_GROUP;
     // SAFETY: row `i` of each plane lies in the buffer (caller's contract).
-    let (q, d, s32, s16) = unsafe {
+    let (qu, qs, d, n32, n16) = unsafe {
         (
             buf.add(i * layout.k).cast::<[u8; ACT_GROUP]>(),
+            buf.add(layout.qs() + i * layout.k)
+                .cast::<[u8; ACT_GROUP]>(),
             buf.add(layout.d() + i * groups * 4).cast::<f32>(),
-            buf.add(layout.s32() + i * groups * 4).cast::<f32>(),
-            buf.add(layout.s16() + i * groups * 8).cast::<[f32; 2]>(),
+            buf.add(layout.n32() + i * groups * 4).cast::<f32>(),
+            buf.add(layout.n16() + i * groups * 8).cast::<[f32; 2]>(),
         )
     };
     let (chunks, _) = x.as_chunks::<ACT_GROUP>();
     for (g, values) in chunks.iter().enumerate() {
         let (lanes, scale, sums) = quantize_group(values);
-        let (lo, hi) = (scale * sums[0] as f32, scale * sums[1] as f32);
-        let both = scale * (sums[0] + sums[1]) as f32;
+        let (low, high) = (sums[0] as f32, sums[1] as f32);
         // SAFETY: `g < groups`; the f32 planes may be unaligned.
         unsafe {
-            q.add(g).write(lanes);
+            qs.add(g).write(lanes);
+            qu.add(g).write(lanes.map(|q| q ^ BIAS));
             d.add(g).write_unaligned(scale);
-            s32.add(g).write_unaligned(both);
-            s16.add(g).write_unaligned([lo, hi]);
+            n32.add(g).write_unaligned(low + high);
+            n16.add(g).write_unaligned([low, high]);
         }
     }
 }
 
-/// 32 values to biased lanes, their scale and the sums of both halves.
+/// 32 values to signed lanes, their scale and the sums of both halves.
 #[inline(always)]
 fn quantize_group(x: &[f32; ACT_GROUP]) -> ([u8; ACT_GROUP], f32, [i32; 2]) {
     /// 1.5 * 2^23: added to |v| < 2^22 it leaves round-to-nearest-even(v) in the low bits.
@@ -153,7 +159,7 @@ fn quantize_group(x: &[f32; ACT_GROUP]) -> ([u8; ACT_GROUP], f32, [i32; 2]) {
         for i in half * 16..half * 16 + 16 {
             let bits = (x[i] * inv + ROUND).to_bits() as i32;
             *sum += bits.wrapping_sub(ROUND.to_bits() as i32);
-            lanes[i] = (bits as u8).wrapping_add(BIAS as u8);
+            lanes[i] = bits as u8;
         }
     }
     (lanes, d, sums)
@@ -162,8 +168,9 @@ fn quantize_group(x: &[f32; ACT_GROUP]) -> ([u8; ACT_GROUP], f32, [i32; 2]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quant::quantize_q8;
 
-    /// A row quantized alone: lanes without bias, d, s32, s16.
+    /// A row quantized alone.
     fn quantized(simd: Simd, x: &[f32]) -> Vec<u8> {
         let mut buf = vec![0xAA; q8_bytes(x.len(), 1)];
         // SAFETY: the buffer is exactly the size of one row.
@@ -172,23 +179,26 @@ mod tests {
     }
 
     #[test]
-    fn values_are_within_half_a_step_and_sums_agree() {
+    fn planes_hold_what_the_reference_quantizer_gives() {
         let x: Vec<f32> = (0..96)
             .map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.37)
             .collect();
+        let (mut q, mut d, mut s16) = ([0; 96], [0.0; 3], [0.0; 6]);
+        quantize_q8(&x, &mut q, &mut d, &mut s16);
         let buf = quantized(Simd::Scalar, &x);
         let f32_at = |at: usize| f32::from_le_bytes(buf[at..at + 4].try_into().unwrap());
         let layout = Q8Layout { k: 96, n: 1 };
+        for i in 0..96 {
+            assert_eq!(buf[layout.qs() + i] as i8, q[i]);
+            assert_eq!(i16::from(buf[i]), i16::from(q[i]) + 128);
+        }
+        let sum = |q: &[i8]| q.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
         for g in 0..3 {
-            let d = f32_at(layout.d() + 4 * g);
-            let q: Vec<f32> = (0..32).map(|i| buf[32 * g + i] as f32 - 128.0).collect();
-            for (i, q) in q.iter().enumerate() {
-                // Half a step, plus the rounding of d and 1/d.
-                assert!((q * d - x[32 * g + i]).abs() <= d * 0.50001);
-            }
-            assert_eq!(f32_at(layout.s32() + 4 * g), d * q.iter().sum::<f32>());
-            let low = d * q[..16].iter().sum::<f32>();
-            assert_eq!(f32_at(layout.s16() + 8 * g), low);
+            assert_eq!(f32_at(layout.d() + 4 * g), d[g]);
+            assert_eq!(f32_at(layout.n32() + 4 * g), sum(&q[32 * g..][..32]));
+        }
+        for g in 0..6 {
+            assert_eq!(f32_at(layout.n16() + 4 * g), sum(&q[16 * g..][..16]));
         }
     }
 
@@ -218,6 +228,6 @@ mod tests {
         x[7] = f32::NAN;
         assert!(d_of(&x).is_nan());
         x[7] = f32::NEG_INFINITY;
-        assert!(d_of(&x).is_infinite());
+        assert!(d_of(&x).is_nan());
     }
 }

@@ -4,13 +4,15 @@ use std::arch::x86_64::*;
 use std::ops::Mul;
 
 use super::driver::{Acts, KernelFn, Ops, Scratch};
+use super::entry::compile_kernels;
+use super::float;
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
-use super::tile::Unpack;
+use super::tile::{Kind, Unpack};
 use super::unpack;
 use crate::quant::DType;
 
-gemm::compile_kernels!(U32x8, "avx2,fma,f16c", [1 2 3 4]);
+compile_kernels!(U32x8, "avx2,fma,f16c", [1 2 3 4]);
 
 /// 8 u32 lanes.
 #[derive(Clone, Copy)]
@@ -87,6 +89,11 @@ impl Lanes for U32x8 {
         }
     }
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut u8) {
         // SAFETY: the caller's contract.
         unsafe { _mm256_storeu_si256(p.cast(), self.0) }
@@ -148,7 +155,7 @@ impl Lanes for U32x8 {
         avx2!(U32x8(_mm256_min_epu32(self.0, _mm256_set1_epi32(x as i32))))
     }
     #[inline(always)]
-    fn lookup(self, table: &[i8; 16]) -> Self {
+    fn lookup(self, table: &[u8; 16]) -> Self {
         avx2!({
             let table = _mm_loadu_si128(table.as_ptr().cast());
             U32x8(_mm256_shuffle_epi8(
@@ -203,22 +210,21 @@ impl Lanes for U32x8 {
         })
     }
     #[inline(always)]
-    fn dot<const WIDE: bool>(self, x: Self, w: Self) -> Self {
+    fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self {
         avx2!({
-            let ones = _mm256_set1_epi16(1);
-            let product = |w: __m256i| _mm256_madd_epi16(_mm256_maddubs_epi16(x.0, w), ones);
-            if !WIDE {
-                // 2 * 255 * 64 is below 2^15: no saturation.
-                return U32x8(_mm256_add_epi32(self.0, product(w.0)));
-            }
-            // Halves of |w| <= 64 that add up to w, since 255 * |w| does not fit.
-            let bit = _mm256_and_si256(w.0, _mm256_set1_epi8(1));
-            let even = _mm256_sub_epi8(w.0, bit);
-            let sign = _mm256_and_si256(w.0, _mm256_set1_epi8(-128));
-            let shifted = _mm256_and_si256(_mm256_srli_epi16::<1>(even), _mm256_set1_epi8(0x7F));
-            let half = _mm256_or_si256(shifted, sign);
-            let rest = _mm256_add_epi8(half, bit);
-            let sum = _mm256_add_epi32(product(half), product(rest));
+            let product = |u: __m256i| {
+                // Adds two products in 16 bits, which must not saturate.
+                let pairs = _mm256_maddubs_epi16(u, s.0);
+                _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+            };
+            let sum = if WIDE {
+                // Bit 7 apart: neither part exceeds 128 * 128 a product.
+                let low = _mm256_and_si256(u.0, _mm256_set1_epi8(0x7F));
+                let top = _mm256_and_si256(u.0, _mm256_set1_epi8(-128));
+                _mm256_add_epi32(product(low), product(top))
+            } else {
+                product(u.0)
+            };
             U32x8(_mm256_add_epi32(self.0, sum))
         })
     }

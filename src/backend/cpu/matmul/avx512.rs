@@ -4,13 +4,15 @@ use std::arch::x86_64::*;
 use std::ops::Mul;
 
 use super::driver::{Acts, KernelFn, Ops, Scratch};
+use super::entry::compile_kernels;
+use super::float;
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
-use super::tile::Unpack;
+use super::tile::{Kind, Unpack};
 use super::unpack;
 use crate::quant::DType;
 
-gemm::compile_kernels!(
+compile_kernels!(
     U32x16,
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
     [1 2 3 4 5 6 7 8]
@@ -87,6 +89,11 @@ impl Lanes for U32x16 {
         }
     }
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a prefetch of any address is harmless.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut u8) {
         // SAFETY: the caller's contract.
         unsafe { _mm512_storeu_si512(p.cast(), self.0) }
@@ -154,7 +161,7 @@ impl Lanes for U32x16 {
         )))
     }
     #[inline(always)]
-    fn lookup(self, table: &[i8; 16]) -> Self {
+    fn lookup(self, table: &[u8; 16]) -> Self {
         avx512!({
             let table = _mm_loadu_si128(table.as_ptr().cast());
             U32x16(_mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), self.0))
@@ -207,8 +214,8 @@ impl Lanes for U32x16 {
         )))
     }
     #[inline(always)]
-    fn dot<const WIDE: bool>(self, x: Self, w: Self) -> Self {
-        avx512!(U32x16(_mm512_dpbusd_epi32(self.0, x.0, w.0)))
+    fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self {
+        avx512!(U32x16(_mm512_dpbusd_epi32(self.0, u.0, s.0)))
     }
 }
 

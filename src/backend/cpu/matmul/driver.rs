@@ -23,19 +23,20 @@ const K_CHUNK_F32: usize = 256;
 /// Up to this many tokens W comes from memory faster than it is used, so the
 /// next tile is asked for ahead of time.
 const DECODE_TOKENS: usize = 8;
-const CACHE_LINE: usize = 64;
+pub const CACHE_LINE: usize = 64;
 
-/// Rows of activations as the kernels see them; strides are those of a row.
+/// Activations as the kernels see them: the planes of `acts.rs`, or f32 rows.
 pub struct Acts {
-    /// u8 lanes or f32 values; stride in bytes.
-    pub x: *const u8,
-    pub x_stride: usize,
-    /// Scale of 32 values; stride in values. Unused for f32.
+    /// Values a row.
+    pub k: usize,
+    pub qu: *const u8,
+    pub qs: *const i8,
     pub d: *const f32,
-    pub d_stride: usize,
-    /// Scaled sums of 32 (or 16) values; stride in values. Unused for f32.
-    pub s: *const f32,
-    pub s_stride: usize,
+    /// `n32` or `n16`, by the weight's group.
+    pub sums: *const f32,
+    /// f32 values, rows `stride` values apart.
+    pub x: *const f32,
+    pub stride: usize,
 }
 
 /// A thread's scratch, cut into its parts.
@@ -67,11 +68,27 @@ pub type UnpackFn = unsafe fn(src: *const u8, stride: usize, k: usize, scratch: 
 pub type KernelFn =
     unsafe fn(scratch: &Scratch, k0: usize, k: usize, acts: &Acts, tx: *const u32, acc: *mut f32);
 
+/// Adds to `acc [16 rows]` values `k0..k0 + k` (the second argument) of 16 rows
+/// times row `token` of the activations. The first argument is the rows'
+/// address and stride, and where to prefetch as many bytes.
+///
+/// # Safety
+/// As for [`UnpackFn`] and [`KernelFn`].
+pub type DotFn = unsafe fn(
+    rows: (*const u8, usize, *const u8),
+    k: (usize, usize),
+    acts: &Acts,
+    token: u32,
+    acc: *mut f32,
+);
+
 /// The functions for one type, kind of activations and instruction set.
 pub struct Ops {
     pub unpack: UnpackFn,
     /// Kernel `i` takes `i + 1` tokens.
     pub kernels: &'static [KernelFn],
+    /// One token without a tile, where it pays.
+    pub dot: Option<DotFn>,
 }
 
 /// Weights `[k, m]`, row after row, and the chunking they are worked in.
@@ -88,8 +105,8 @@ impl Weights<'_> {
     fn chunk(&self, n: usize) -> usize {
         match (self.f32, n <= DECODE_TOKENS) {
             (true, _) => K_CHUNK_F32,
-            (false, true) => K_CHUNK_DECODE,
-            (false, false) => K_CHUNK,
+            (false, true) if n > 1 => K_CHUNK_DECODE,
+            (false, _) => K_CHUNK,
         }
     }
 }
@@ -206,10 +223,7 @@ unsafe fn multiply_tile(
     for k0 in (0..w.k).step_by(chunk) {
         let k = chunk.min(w.k - k0);
         let bytes = block_at(k0)..block_at(k0 + k);
-        if n <= DECODE_TOKENS {
-            let next = ROW_TILE * w.row_bytes + ROW_TILE * bytes.start;
-            prefetch(tile, next, ROW_TILE * bytes.len());
-        }
+        let (bytes_start, n_bytes) = (bytes.start, bytes.len());
         // Whole tiles are read in place; float rows are read 16 bytes at a time.
         let whole = rows.len() == ROW_TILE && (w.dtype.is_quantized() || bytes.len() % 16 == 0);
         let (src, stride) = if whole {
@@ -218,6 +232,16 @@ unsafe fn multiply_tile(
             // SAFETY: the stage has room for a chunk of 16 rows.
             unsafe { stage(tile, rows.len(), w.row_bytes, bytes, scratch.stage) }
         };
+        let ahead = ROW_TILE * (w.row_bytes + bytes_start);
+        if let (Some(dot), [token]) = (ops.dot, tx) {
+            let rows = (src, stride, tile.as_ptr().wrapping_add(ahead));
+            // SAFETY: 16 rows of `k` values lie at `src`.
+            unsafe { dot(rows, (k0, k), acts, *token, scratch.acc) }
+            continue;
+        }
+        if n <= DECODE_TOKENS {
+            prefetch(tile, ahead, ROW_TILE * n_bytes);
+        }
         // SAFETY: 16 rows of `k` values lie at `src`; the kernels get as many
         // tokens as they take.
         unsafe {

@@ -1,21 +1,29 @@
-//! The inner loops, generic over the instruction set and compiled for each by
-//! `compile_kernels!`.
+//! Products with 8-bit activations, generic over the instruction set and
+//! compiled for each by `entry.rs`.
 //!
-//! All of them add to `acc [16 rows, NT]` the products of a tile of W with `NT`
-//! tokens, a token's sum being taken in the same order whatever `NT` is, so a
-//! token's result does not depend on its neighbours.
+//! Many tokens: [`unpack`] fills a tile of W, [`q8`] multiplies it. One token:
+//! [`dot`] multiplies lanes as they are unpacked. Both take the terms of a sum
+//! in the same order with the same roundings, for each 32 values
+//!
+//! ```text
+//! y += d_x * (d * sum(q * q_x) + b * sum(q_x))
+//! ```
+//!
+//! so that a token's result does not depend on its neighbours.
 
-use super::driver::Acts;
+use super::driver::{Acts, CACHE_LINE};
 use super::lanes::{FloatLanes, Lanes};
-use super::tile::{BlockRows, GROUP_STEP, Q_STEP, ROW_TILE, SCALE_STEP, Tile, TileOut, Unpack};
+use super::tile::{
+    BlockRows, GROUP_STEP, Kind, Q_STEP, ROW_TILE, SCALE_STEP, Sink, Tile, TileOut, Unpack,
+};
 
 /// Unpacks `k` values (whole blocks) of 16 rows, `stride` bytes apart.
 ///
 /// Budget on AVX-512, for 512 weights (32 values of 16 rows) in 4 bits: 16
-/// loads with 12 inserts and 8 shuffles transpose 256 bytes, 16 operations
-/// split nibbles, 8 sum them, some 12 make the scales, 11 stores: about 60
-/// instructions on the two vector ports, 30 cycles, 9 bytes of file a cycle,
-/// which is twice what one of two cores reads from memory.
+/// loads with 12 inserts and 8 shuffles transpose 256 bytes, 12 operations
+/// split nibbles, centring and summing take 16, scales some 12, and there are
+/// 11 stores: about 60 instructions on two ports, 30 cycles; [`q8`] takes 6 a
+/// token.
 ///
 /// # Safety
 /// The instruction set of `V` is available, the blocks are readable, the tile
@@ -34,16 +42,24 @@ pub unsafe fn unpack<V: Lanes, U: Unpack>(src: *const u8, stride: usize, k: usiz
                     q: tile.q.add(b * len / 4 * Q_STEP),
                     groups: tile.groups.add(b * groups * GROUP_STEP),
                 };
-                let mut out = TileOut::new(at.from_row(r), U::GROUP, groups);
-                U::unpack::<V>(block, &mut out);
+                U::unpack::<V, _>(block, &mut TileOut::<V, U>::new(at.from_row(r)));
             }
         }
     }
 }
 
-/// Integer dot products of `LANES * 4` values for each token, biased by `init`.
+/// Integer dot products of `LANES * 4` values for each token, added to `init`.
+///
+/// # Safety
+/// `q` has that many lanes of W; each `x` that many values.
 #[inline(always)]
-unsafe fn group_dot<V: Lanes, const NT: usize, const LANES: usize, const WIDE: bool>(
+unsafe fn group_dot<
+    V: Lanes,
+    const NT: usize,
+    const LANES: usize,
+    const AFFINE: bool,
+    const WIDE: bool,
+>(
     q: *const u8,
     init: V,
     x: &[*const u8; NT],
@@ -55,19 +71,22 @@ unsafe fn group_dot<V: Lanes, const NT: usize, const LANES: usize, const WIDE: b
         unsafe {
             let w = V::load(q.add(i * Q_STEP));
             for t in 0..NT {
-                sum[t] = sum[t].dot::<WIDE>(V::broadcast(x[t].add(x_at + 4 * i)), w);
+                let x = V::broadcast(x[t].add(x_at + 4 * i));
+                let (u, s) = if AFFINE { (w, x) } else { (x, w) };
+                sum[t] = sum[t].dot::<WIDE>(u, s);
             }
         }
     }
     sum
 }
 
-/// 8-bit kernel: `HALVES` groups in 32 values, offset `b` when `AFFINE`.
+/// Multiplies a tile: `HALVES` groups in 32 values, with offset `b` if `AFFINE`.
 ///
 /// Budget on AVX-512, for 32 values of 16 rows and one token (1,024
-/// operations): 8 `vpdpbusd`, then convert, scale, add (and add `b * s`): 11 or
-/// 12 instructions on two ports (13 for groups of 16): 6 cycles, 170 operations
-/// a cycle. Loads: 8 broadcasts, and for all tokens 8 lanes and 3 factors.
+/// operations): 8 `vpdpbusd`, convert, scale, add, and add `b` times the sum: 11
+/// or 12 instructions on two ports (13 for groups of 16): 6 cycles, 170
+/// operations a cycle. Loads: 8 broadcasts, and for all tokens 8 lanes and 3
+/// factors.
 ///
 /// # Safety
 /// The instruction set of `V` is available; `tile` holds `k` values starting at
@@ -92,12 +111,16 @@ pub unsafe fn q8<
     unsafe {
         let mut x = [std::ptr::null::<u8>(); NT];
         let mut d_x = [std::ptr::null::<f32>(); NT];
-        let mut s_x = [std::ptr::null::<f32>(); NT];
+        let mut n_x = [std::ptr::null::<f32>(); NT];
         for t in 0..NT {
-            let row = *tx.add(t) as usize;
-            x[t] = acts.x.add(row * acts.x_stride + k0);
-            d_x[t] = acts.d.add(row * acts.d_stride + k0 / 32);
-            s_x[t] = acts.s.add(row * acts.s_stride + k0 / 32 * HALVES);
+            let at = *tx.add(t) as usize * acts.k + k0;
+            x[t] = if AFFINE {
+                acts.qs.cast::<u8>().add(at)
+            } else {
+                acts.qu.add(at)
+            };
+            d_x[t] = acts.d.add(at / 32);
+            n_x[t] = acts.sums.add(at / 32 * HALVES);
         }
         for r in (0..ROW_TILE).step_by(V::ROWS) {
             let part = tile.from_row(r);
@@ -110,35 +133,39 @@ pub unsafe fn q8<
                 let q = part.q.add(g * 8 * Q_STEP);
                 let entry = part.groups.add(g * HALVES * GROUP_STEP);
                 let factor = |i: usize| V::F::load(entry.add(i * SCALE_STEP).cast());
-                let first = V::load(entry);
+                let init = |half: usize| {
+                    let init = V::load(entry.add(half * GROUP_STEP));
+                    if AFFINE { init.zero() } else { init }
+                };
+                let mut sum = [y[0]; NT];
                 if HALVES == 1 {
-                    let sum = group_dot::<V, NT, 8, WIDE>(q, first, &x, 32 * g);
-                    let d = factor(1);
+                    let dot = group_dot::<V, NT, 8, AFFINE, WIDE>(q, init(0), &x, 32 * g);
                     for t in 0..NT {
-                        let scale = d * V::F::broadcast(d_x[t].add(g));
-                        y[t] = sum[t].to_f32().mul_add(scale, y[t]);
+                        sum[t] = dot[t].to_f32() * factor(1);
                         if AFFINE {
-                            y[t] = factor(2).mul_add(V::F::broadcast(s_x[t].add(g)), y[t]);
+                            sum[t] = factor(2).mul_add(V::F::broadcast(n_x[t].add(g)), sum[t]);
                         }
                     }
                 } else {
-                    let low = group_dot::<V, NT, 4, WIDE>(q, first, &x, 32 * g);
-                    let mut scaled = [y[0]; NT];
+                    let dot = group_dot::<V, NT, 4, AFFINE, WIDE>(q, init(0), &x, 32 * g);
                     for t in 0..NT {
-                        scaled[t] = low[t].to_f32() * factor(1);
-                    }
-                    let second = V::load(entry.add(GROUP_STEP));
-                    let high =
-                        group_dot::<V, NT, 4, WIDE>(q.add(4 * Q_STEP), second, &x, 32 * g + 16);
-                    for t in 0..NT {
-                        let both = high[t].to_f32().mul_add(factor(4), scaled[t]);
-                        y[t] = both.mul_add(V::F::broadcast(d_x[t].add(g)), y[t]);
+                        sum[t] = dot[t].to_f32() * factor(1);
                         if AFFINE {
-                            let (s0, s1) = (s_x[t].add(2 * g), s_x[t].add(2 * g + 1));
-                            y[t] = factor(2).mul_add(V::F::broadcast(s0), y[t]);
-                            y[t] = factor(5).mul_add(V::F::broadcast(s1), y[t]);
+                            sum[t] = factor(2).mul_add(V::F::broadcast(n_x[t].add(2 * g)), sum[t]);
                         }
                     }
+                    let q = q.add(4 * Q_STEP);
+                    let dot = group_dot::<V, NT, 4, AFFINE, WIDE>(q, init(1), &x, 32 * g + 16);
+                    for t in 0..NT {
+                        sum[t] = dot[t].to_f32().mul_add(factor(4), sum[t]);
+                        if AFFINE {
+                            let n = V::F::broadcast(n_x[t].add(2 * g + 1));
+                            sum[t] = factor(5).mul_add(n, sum[t]);
+                        }
+                    }
+                }
+                for t in 0..NT {
+                    y[t] = sum[t].mul_add(V::F::broadcast(d_x[t].add(g)), y[t]);
                 }
             }
             for t in 0..NT {
@@ -148,298 +175,124 @@ pub unsafe fn q8<
     }
 }
 
-/// Makes f32 values `[16 rows, k]` of a tile of lanes.
-///
-/// # Safety
-/// The instruction set of `V` is available; `tile` holds `k` values of `U`;
-/// `out` has room for `16 * k` values.
-#[inline(always)]
-pub unsafe fn expand<V: Lanes, U: Unpack>(tile: Tile, k: usize, out: *mut f32) {
-    let lanes = U::GROUP / 4;
-    // SAFETY: all addresses are inside the tile and `out`.
-    unsafe {
-        for r in (0..ROW_TILE).step_by(V::ROWS) {
-            let part = tile.from_row(r);
-            for i in 0..k / 4 {
-                let q = V::load(part.q.add(i * Q_STEP));
-                let entry = part.groups.add(i / lanes * GROUP_STEP);
-                let d = V::F::load(entry.add(SCALE_STEP).cast());
-                let b = V::F::load(entry.add(2 * SCALE_STEP).cast());
-                for byte in 0..4 {
-                    let value = q.shl(24 - 8 * byte).sar(24).to_f32();
-                    let value = if U::AFFINE {
-                        value.mul_add(d, b)
-                    } else {
-                        value * d
-                    };
-                    value.store(out.add((4 * i + byte as usize) * ROW_TILE + r));
-                }
-            }
+/// Multiplies the groups of one block with one token as they are unpacked.
+struct DotOut<V: Lanes, U> {
+    /// Activations of the block.
+    qs: *const u8,
+    d: *const f32,
+    sums: *const f32,
+    /// Sums of the rows.
+    y: V::F,
+    /// First halves of up to four 32 values, where groups are of 16.
+    halves: [V::F; 4],
+    format: std::marker::PhantomData<U>,
+}
+
+impl<V: Lanes, U: Unpack> DotOut<V, U> {
+    /// Sum of `q * q_x` over group `g`, and sum of `q_x` in every lane.
+    #[inline(always)]
+    fn products(&self, g: usize, q: &[V]) -> (V::F, V::F) {
+        assert!((g + 1) * U::GROUP <= U::DTYPE.block_len() && 4 * q.len() == U::GROUP);
+        let mut dot = q[0].zero();
+        for (i, &q) in q.iter().enumerate() {
+            // SAFETY: group `g` is inside the block, whose activations are at `qs`.
+            let x = unsafe { V::broadcast(self.qs.add(4 * i + g * U::GROUP)) };
+            dot = if U::WIDE {
+                dot.dot::<true>(q, x)
+            } else {
+                dot.dot::<false>(q, x)
+            };
         }
+        // SAFETY: as above.
+        (dot.to_f32(), unsafe { V::F::broadcast(self.sums.add(g)) })
     }
-}
 
-/// A float format: how 16 bytes of each row become f32 lanes.
-pub trait FloatFormat {
-    /// Bytes a value: 2 or 4.
-    const BYTES: usize;
-    /// The value in the lower bytes of each lane.
-    fn low<V: Lanes>(lane: V) -> V::F;
-    /// The value in the upper half; for formats of 2 bytes.
-    fn high<V: Lanes>(lane: V) -> V::F;
-}
-
-/// IEEE half precision.
-pub struct F16;
-/// The upper half of an f32.
-pub struct Bf16;
-/// f32 as it is.
-pub struct F32;
-
-impl FloatFormat for F16 {
-    const BYTES: usize = 2;
+    /// Adds a group's `sum = d * products (+ b * n)`, made by `add` from what it
+    /// is added to.
     #[inline(always)]
-    fn low<V: Lanes>(lane: V) -> V::F {
-        lane.f16()
-    }
-    #[inline(always)]
-    fn high<V: Lanes>(lane: V) -> V::F {
-        lane.shr(16).f16()
-    }
-}
-
-impl FloatFormat for Bf16 {
-    const BYTES: usize = 2;
-    #[inline(always)]
-    fn low<V: Lanes>(lane: V) -> V::F {
-        lane.shl(16).as_f32()
-    }
-    #[inline(always)]
-    fn high<V: Lanes>(lane: V) -> V::F {
-        lane.and(0xFFFF_0000).as_f32()
-    }
-}
-
-impl FloatFormat for F32 {
-    const BYTES: usize = 4;
-    #[inline(always)]
-    fn low<V: Lanes>(lane: V) -> V::F {
-        lane.as_f32()
-    }
-    #[inline(always)]
-    fn high<V: Lanes>(lane: V) -> V::F {
-        lane.as_f32()
-    }
-}
-
-/// Makes f32 values `[16 rows, k]` of 16 rows of floats; rounds `k` up to whole
-/// 16 bytes of a row.
-///
-/// # Safety
-/// The instruction set of `V` is available; the rows are readable and `out`
-/// writable for the rounded `k`.
-#[inline(always)]
-pub unsafe fn widen<V: Lanes, T: FloatFormat>(
-    src: *const u8,
-    stride: usize,
-    k: usize,
-    out: *mut f32,
-) {
-    // SAFETY: the caller vouches for the rounded size.
-    unsafe {
-        for i in 0..(k * T::BYTES).div_ceil(16) {
-            for r in (0..ROW_TILE).step_by(V::ROWS) {
-                let columns = V::columns(src.add(16 * i + r * stride), stride);
-                for (c, lane) in columns.into_iter().enumerate() {
-                    let value = (4 * i + c) * 4 / T::BYTES;
-                    T::low(lane).store(out.add(value * ROW_TILE + r));
-                    if T::BYTES == 2 {
-                        T::high(lane).store(out.add((value + 1) * ROW_TILE + r));
-                    }
-                }
-            }
+    fn add(&mut self, g: usize, products: V::F, d: V::F, offset: impl Fn(V::F) -> V::F) {
+        let pair = g / 2 % 4;
+        if U::GROUP == 16 && g % 2 == 0 {
+            self.halves[pair] = offset(products * d);
+            return;
         }
+        let sum = match U::GROUP {
+            16 => offset(products.mul_add(d, self.halves[pair])),
+            _ => offset(products * d),
+        };
+        // SAFETY: the group's 32 values are inside the block.
+        let d_x = unsafe { V::F::broadcast(self.d.add(g * U::GROUP / 32)) };
+        self.y = sum.mul_add(d_x, self.y);
     }
 }
 
-/// f32 kernel on values `w [16 rows, k]`.
+impl<V: Lanes, U: Unpack> Sink<V> for DotOut<V, U> {
+    #[inline(always)]
+    fn group(&mut self, g: usize, q: &[V], d: V::F) {
+        let Kind::Centred(offset) = U::KIND else {
+            unreachable!("an affine format gives b")
+        };
+        let (products, n) = self.products(g, q);
+        // Whole numbers below 2^24: exact, as in the tile's integer sum.
+        // SAFETY: a local value.
+        let offset = unsafe { V::F::broadcast(&-f32::from(offset)) };
+        self.add(g, offset.mul_add(n, products), d, |sum| sum);
+    }
+
+    #[inline(always)]
+    fn group_affine(&mut self, g: usize, q: &[V], d: V::F, b: V::F) {
+        let (products, n) = self.products(g, q);
+        self.add(g, products, d, |sum| b.mul_add(n, sum));
+    }
+}
+
+/// Adds to `acc [16 rows]` the products of values `k0..k0 + k` of 16 rows at
+/// `src` with row `token` of the activations, asking for as many bytes at
+/// `ahead`.
 ///
-/// Budget on AVX-512: one fused multiply-add for each value, 16 rows and a
-/// token, two a cycle with two sums a token: 64 operations a cycle; one
-/// broadcast for each, one load of W for all tokens. Sums start anew in each
-/// chunk, which keeps rounding errors to those of short sums.
+/// Budget on AVX-512, for 512 weights in 4 bits: transposing 20, nibbles 12,
+/// `vpdpbusd` 8, scales some 12, convert, scale, add: about 56 instructions on
+/// two ports, 28 cycles, 10 bytes of file a cycle: twice what one core reads
+/// from memory.
 ///
 /// # Safety
-/// As for [`q8`], with `acts.x` rows of f32.
+/// The instruction set of `V` is available, the blocks are readable, `token` is
+/// a row of `acts`, `acc` has 16 values.
 #[inline(always)]
-pub unsafe fn f32<V: Lanes, const NT: usize>(
-    w: *const f32,
-    k0: usize,
-    k: usize,
+pub unsafe fn dot<V: Lanes, U: Unpack>(
+    (src, stride, ahead): (*const u8, usize, *const u8),
+    (k0, k): (usize, usize),
     acts: &Acts,
-    tx: *const u32,
+    token: u32,
     acc: *mut f32,
 ) {
-    // SAFETY: all addresses are inside `w`, the rows `tx` of `acts` and `acc`.
+    let (len, bytes) = (U::DTYPE.block_len(), U::DTYPE.block_bytes());
+    let at = token as usize * acts.k + k0;
+    // SAFETY: all addresses are inside the rows, the activations' row and `acc`,
+    // as the caller vouches.
     unsafe {
-        let mut x = [std::ptr::null::<f32>(); NT];
-        for t in 0..NT {
-            x[t] = acts
-                .x
-                .add(*tx.add(t) as usize * acts.x_stride)
-                .cast::<f32>()
-                .add(k0);
-        }
         for r in (0..ROW_TILE).step_by(V::ROWS) {
-            let w = w.add(r);
-            let acc = acc.add(r);
-            let zero = V::F::load(acc).zero();
-            let (mut even, mut odd) = ([zero; NT], [zero; NT]);
-            for i in 0..k / 2 {
-                let w0 = V::F::load(w.add(2 * i * ROW_TILE));
-                let w1 = V::F::load(w.add((2 * i + 1) * ROW_TILE));
-                for t in 0..NT {
-                    even[t] = w0.mul_add(V::F::broadcast(x[t].add(2 * i)), even[t]);
-                    odd[t] = w1.mul_add(V::F::broadcast(x[t].add(2 * i + 1)), odd[t]);
+            let y = V::F::load(acc.add(r));
+            let mut out = DotOut::<V, U> {
+                qs: acts.qs.cast::<u8>().add(at),
+                d: acts.d.add(at / 32),
+                sums: acts.sums.add(at / U::GROUP),
+                y,
+                halves: [y; 4],
+                format: std::marker::PhantomData,
+            };
+            for b in 0..k / len {
+                let ahead = ahead.wrapping_add((b * ROW_TILE + r) * bytes);
+                for line in (0..V::ROWS * bytes).step_by(CACHE_LINE) {
+                    V::prefetch(ahead.wrapping_add(line));
                 }
+                let block = BlockRows::new(src.add(b * bytes + r * stride), stride, bytes);
+                U::unpack::<V, _>(block, &mut out);
+                out.qs = out.qs.add(len);
+                out.d = out.d.add(len / 32);
+                out.sums = out.sums.add(len / U::GROUP);
             }
-            if k % 2 == 1 {
-                let last = V::F::load(w.add((k - 1) * ROW_TILE));
-                for t in 0..NT {
-                    even[t] = last.mul_add(V::F::broadcast(x[t].add(k - 1)), even[t]);
-                }
-            }
-            for t in 0..NT {
-                let acc = acc.add(t * ROW_TILE);
-                V::F::load(acc).add(even[t].add(odd[t])).store(acc);
-            }
+            out.y.store(acc.add(r));
         }
     }
 }
-
-/// Compiles unpackers and kernels for lanes `$v` with target features
-/// `$features`, and makes `fn ops(dtype, exact) -> Option<Ops>` of them.
-/// `$nt` lists 1, 2, ... up to the tokens that fit the registers.
-macro_rules! compile_kernels {
-    ($v:ty, $features:literal, [$($nt:literal)*]) => {
-        #[target_feature(enable = $features)]
-        unsafe fn unpack_q8<U: Unpack>(
-            src: *const u8,
-            stride: usize,
-            k: usize,
-            scratch: &Scratch,
-        ) {
-            // SAFETY: the contract of `UnpackFn`.
-            unsafe { gemm::unpack::<$v, U>(src, stride, k, scratch.tile) }
-        }
-
-        #[target_feature(enable = $features)]
-        unsafe fn unpack_f32<U: Unpack>(
-            src: *const u8,
-            stride: usize,
-            k: usize,
-            scratch: &Scratch,
-        ) {
-            // SAFETY: the contract of `UnpackFn`.
-            unsafe {
-                gemm::unpack::<$v, U>(src, stride, k, scratch.tile);
-                gemm::expand::<$v, U>(scratch.tile, k, scratch.values);
-            }
-        }
-
-        #[target_feature(enable = $features)]
-        unsafe fn widen<T: gemm::FloatFormat>(
-            src: *const u8,
-            stride: usize,
-            k: usize,
-            scratch: &Scratch,
-        ) {
-            // SAFETY: the contract of `UnpackFn`.
-            unsafe { gemm::widen::<$v, T>(src, stride, k, scratch.values) }
-        }
-
-        #[target_feature(enable = $features)]
-        unsafe fn q8<
-            const NT: usize,
-            const HALVES: usize,
-            const AFFINE: bool,
-            const WIDE: bool,
-        >(
-            scratch: &Scratch,
-            k0: usize,
-            k: usize,
-            acts: &Acts,
-            tx: *const u32,
-            acc: *mut f32,
-        ) {
-            // SAFETY: the contract of `KernelFn`.
-            unsafe {
-                gemm::q8::<$v, NT, HALVES, AFFINE, WIDE>(scratch.tile, k0, k, acts, tx, acc)
-            }
-        }
-
-        #[target_feature(enable = $features)]
-        unsafe fn f32<const NT: usize>(
-            scratch: &Scratch,
-            k0: usize,
-            k: usize,
-            acts: &Acts,
-            tx: *const u32,
-            acc: *mut f32,
-        ) {
-            // SAFETY: the contract of `KernelFn`.
-            unsafe { gemm::f32::<$v, NT>(scratch.values, k0, k, acts, tx, acc) }
-        }
-
-        const F32_KERNELS: &[KernelFn] = &[$(f32::<$nt>),*];
-
-        /// What multiplies a block format with 8-bit activations.
-        fn quant<U: Unpack>() -> Ops {
-            let kernels: &[KernelFn] = match (U::GROUP, U::AFFINE, U::WIDE) {
-                (16, false, _) => &[$(q8::<$nt, 2, false, false>),*],
-                (16, true, _) => &[$(q8::<$nt, 2, true, false>),*],
-                (_, true, _) => &[$(q8::<$nt, 1, true, false>),*],
-                (_, false, false) => &[$(q8::<$nt, 1, false, false>),*],
-                (_, false, true) => &[$(q8::<$nt, 1, false, true>),*],
-            };
-            Ops { unpack: unpack_q8::<U>, kernels }
-        }
-
-        /// What multiplies a block format with f32 activations.
-        fn quant_f32<U: Unpack>() -> Ops {
-            Ops { unpack: unpack_f32::<U>, kernels: F32_KERNELS }
-        }
-
-        /// What multiplies a float format with f32 activations.
-        fn float<T: gemm::FloatFormat>() -> Ops {
-            Ops { unpack: widen::<T>, kernels: F32_KERNELS }
-        }
-
-        /// The functions for a type; `None` for I32, which holds no weights.
-        pub fn ops(dtype: DType, f32: bool) -> Option<Ops> {
-            fn quantized<U: Unpack>(f32: bool) -> Option<Ops> {
-                Some(if f32 { quant_f32::<U>() } else { quant::<U>() })
-            }
-            match dtype {
-                DType::F32 => Some(float::<gemm::F32>()),
-                DType::F16 => Some(float::<gemm::F16>()),
-                DType::BF16 => Some(float::<gemm::Bf16>()),
-                DType::I32 => None,
-                DType::Q4_0 => quantized::<unpack::Q4_0>(f32),
-                DType::Q4_1 => quantized::<unpack::Q4_1>(f32),
-                DType::Q5_0 => quantized::<unpack::Q5_0>(f32),
-                DType::Q5_1 => quantized::<unpack::Q5_1>(f32),
-                DType::Q8_0 => quantized::<unpack::Q8_0>(f32),
-                DType::Q2K => quantized::<unpack::Q2K>(f32),
-                DType::Q3K => quantized::<unpack::Q3K>(f32),
-                DType::Q4K => quantized::<unpack::Q4K>(f32),
-                DType::Q5K => quantized::<unpack::Q5K>(f32),
-                DType::Q6K => quantized::<unpack::Q6K>(f32),
-                DType::Iq4Nl => quantized::<unpack::Iq4Nl>(f32),
-                DType::Iq4Xs => quantized::<unpack::Iq4Xs>(f32),
-                DType::Mxfp4 => quantized::<unpack::Mxfp4>(f32),
-            }
-        }
-    };
-}
-pub(super) use compile_kernels;

@@ -33,6 +33,8 @@ pub trait Lanes: Copy {
     /// # Safety
     /// The instruction set is available; 4 readable bytes at each `p + r * stride`.
     unsafe fn column(p: *const u8, stride: usize) -> Self;
+    /// Asks for the cache line at `p`; any address will do.
+    fn prefetch(p: *const u8);
     /// # Safety
     /// `p` has `4 * ROWS` writable bytes.
     unsafe fn store(self, p: *mut u8);
@@ -53,7 +55,7 @@ pub trait Lanes: Copy {
     /// Unsigned minimum.
     fn min(self, x: u32) -> Self;
     /// Each byte (0..16) becomes the table's entry.
-    fn lookup(self, table: &[i8; 16]) -> Self;
+    fn lookup(self, table: &[u8; 16]) -> Self;
     /// Bit `i` of the lowest four bits becomes bit 4 of byte `i`; others are zero.
     fn spread_bits(self) -> Self;
     /// A vector of zeros.
@@ -69,8 +71,9 @@ pub trait Lanes: Copy {
     /// `self` plus, in each lane, the sum of the four signed bytes of `w`.
     fn add_bytes(self, w: Self) -> Self;
     /// `self` plus, in each lane, the dot product of the four unsigned bytes of
-    /// `x` with the four signed bytes of `w`; `|w| <= 64` unless `WIDE`.
-    fn dot<const WIDE: bool>(self, x: Self, w: Self) -> Self;
+    /// `u` with the four signed bytes of `s`. Exact where `|u * s| <= 2^14`, and
+    /// for all values when `WIDE`.
+    fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self;
 }
 
 /// f32 lanes beside [`Lanes`].

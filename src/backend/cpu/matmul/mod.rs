@@ -19,6 +19,10 @@ mod avx2;
 mod avx512;
 mod driver;
 #[cfg(target_arch = "x86_64")]
+mod entry;
+#[cfg(target_arch = "x86_64")]
+mod float;
+#[cfg(target_arch = "x86_64")]
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
@@ -80,32 +84,31 @@ impl Acts<'_> {
 
     /// Addresses for the kernels; `group` is the weight type's (16 or 32).
     fn view(&self, k: usize, group: usize) -> driver::Acts {
+        let mut view = driver::Acts {
+            k,
+            qu: std::ptr::null(),
+            qs: std::ptr::null(),
+            d: std::ptr::null(),
+            sums: std::ptr::null(),
+            x: std::ptr::null(),
+            stride: 0,
+        };
         match *self {
             Acts::Q8 { buf, n } => {
                 let layout = Q8Layout { k, n };
-                let s = if group == 16 {
-                    layout.s16()
+                let sums = if group == 16 {
+                    layout.n16()
                 } else {
-                    layout.s32()
+                    layout.n32()
                 };
-                driver::Acts {
-                    x: buf.as_ptr(),
-                    x_stride: k,
-                    d: buf[layout.d()..].as_ptr().cast(),
-                    d_stride: k / ACT_GROUP,
-                    s: buf[s..].as_ptr().cast(),
-                    s_stride: k / group,
-                }
+                view.qu = buf.as_ptr();
+                view.qs = buf[layout.qs()..].as_ptr().cast();
+                view.d = buf[layout.d()..].as_ptr().cast();
+                view.sums = buf[sums..].as_ptr().cast();
             }
-            Acts::F32 { x, stride } => driver::Acts {
-                x: x.as_ptr().cast(),
-                x_stride: stride * size_of::<f32>(),
-                d: std::ptr::null(),
-                d_stride: 0,
-                s: std::ptr::null(),
-                s_stride: 0,
-            },
+            Acts::F32 { x, stride } => (view.x, view.stride) = (x.as_ptr(), stride),
         }
+        view
     }
 }
 

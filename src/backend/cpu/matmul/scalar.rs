@@ -4,7 +4,6 @@
 
 use std::ops::Range;
 
-use super::acts::BIAS;
 use super::driver::{self, Acts, Weights};
 use crate::quant::{Block, DType, MAX_BLOCK_GROUPS, MAX_BLOCK_LEN, cast_blocks, with_block};
 
@@ -72,22 +71,19 @@ unsafe fn block_q8<B: Block>(block: &B, k0: usize, acts: &Acts, tx: &[u32], acc:
         for g in 0..groups {
             let k = k0 + g * B::GROUP;
             // SAFETY: group `g` of the block is inside row `row` of each plane.
-            let (x, d_x, s_x) = unsafe {
+            let (x, d_x, n_x) = unsafe {
                 (
-                    std::slice::from_raw_parts(acts.x.add(row * acts.x_stride + k), B::GROUP),
-                    acts.d.add(row * acts.d_stride + k / 32).read_unaligned(),
-                    acts.s
-                        .add(row * acts.s_stride + k / B::GROUP)
+                    std::slice::from_raw_parts(acts.qs.add(row * acts.k + k), B::GROUP),
+                    acts.d.add(row * acts.k / 32 + k / 32).read_unaligned(),
+                    acts.sums
+                        .add(row * acts.k / B::GROUP + k / B::GROUP)
                         .read_unaligned(),
                 )
             };
             let q = &q[g * B::GROUP..][..B::GROUP];
-            let products = q
-                .iter()
-                .zip(x)
-                .map(|(&q, &x)| i32::from(q) * (i32::from(x) - BIAS));
+            let products = q.iter().zip(x).map(|(&q, &x)| i32::from(q) * i32::from(x));
             let sum: i32 = products.sum();
-            *acc += (d[g] * d_x) * sum as f32 - m[g] * s_x;
+            *acc += (d[g] * sum as f32 - m[g] * n_x) * d_x;
         }
     }
 }
@@ -107,7 +103,7 @@ unsafe fn row_f32(dtype: DType, w: &[u8], k: usize, acts: &Acts, tx: &[u32], acc
         for (acc, &row) in acc.iter_mut().zip(tx) {
             // SAFETY: values `k0..k0 + len` of row `row`.
             let x = unsafe {
-                let x = acts.x.add(row as usize * acts.x_stride).cast::<f32>();
+                let x = acts.x.add(row as usize * acts.stride);
                 std::slice::from_raw_parts(x.add(k0), len)
             };
             *acc += dot(values, x);

@@ -4,15 +4,15 @@
 //! (values that share a scale, 16 or 32):
 //!
 //! ```text
-//! q       [4, 16 rows, k / 4]  i8   four consecutive values of a row make a lane
+//! q       [4, 16 rows, k / 4]  four consecutive values of a row make a lane
 //! groups  [3, 16 rows, k / G]  i32 init = -128 * sum of the group's q,
-//!                              f32 d, f32 b: value = d * q + b
+//!                              f32 d, f32 b
 //! ```
 //!
-//! `init` takes out the bias of the activations. Formats without an offset
-//! leave `b` unwritten.
+//! Centred formats: q is signed, value = d * q, and `init` takes out the bias of
+//! the activations. Affine formats: q is unsigned, value = d * q + b.
 
-use super::lanes::Lanes;
+use super::lanes::{FloatLanes, Lanes};
 use crate::quant::DType;
 
 /// Rows in a tile.
@@ -48,19 +48,37 @@ impl Tile {
     }
 }
 
+/// What the unsigned lane `q` of a format means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// value = d * (q - offset)
+    Centred(u8),
+    /// value = d * q + b
+    Affine,
+}
+
+/// Takes what an unpacker makes of a block: groups in ascending order, except
+/// that groups of 16 may come evens first within four pairs.
+pub trait Sink<V: Lanes> {
+    /// Group `g` of a centred format.
+    fn group(&mut self, g: usize, q: &[V], d: V::F);
+    /// Group `g` of an affine format.
+    fn group_affine(&mut self, g: usize, q: &[V], d: V::F, b: V::F);
+}
+
 /// A format's unpacker: the only thing a type brings to the matmul.
 pub trait Unpack {
     /// The row of the type table.
     const DTYPE: DType;
     /// Values that share a scale: 16 or 32.
     const GROUP: usize;
-    /// True when `b` is used: value = d * q + b.
-    const AFFINE: bool = false;
-    /// True when |q| may exceed 64.
+    /// What a lane's value means.
+    const KIND: Kind;
+    /// True when lanes may exceed 63.
     const WIDE: bool = false;
 
     /// Unpacks one block of each row, group after group.
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>);
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S);
 }
 
 /// One block of each of `V::ROWS` rows of W.
@@ -103,61 +121,65 @@ impl<V: Lanes> BlockRows<V> {
     }
 }
 
-/// Where the groups of one block go.
-pub struct TileOut<V> {
+/// Stores the groups of one block in a tile.
+pub struct TileOut<V, U> {
     tile: Tile,
-    group: usize,
-    groups: usize,
-    lanes: std::marker::PhantomData<V>,
+    types: std::marker::PhantomData<(V, U)>,
 }
 
-impl<V: Lanes> TileOut<V> {
-    /// Room for `groups` groups of `group` values.
-    ///
+impl<V: Lanes, U: Unpack> TileOut<V, U> {
     /// # Safety
-    /// `tile` has that room, seen from the first row of `V`.
+    /// `tile` has room for a block of `U`, seen from the first row of `V`.
     #[inline(always)]
-    pub unsafe fn new(tile: Tile, group: usize, groups: usize) -> Self {
+    pub unsafe fn new(tile: Tile) -> Self {
         TileOut {
             tile,
-            group,
-            groups,
-            lanes: std::marker::PhantomData,
+            types: std::marker::PhantomData,
         }
     }
 
-    /// Stores group `g`: value = d * q.
+    /// Stores a group's lanes and gives the address of its entry.
     #[inline(always)]
-    pub fn group(&mut self, g: usize, q: &[V], d: V::F) {
-        assert!(g < self.groups && 4 * q.len() == self.group);
-        let mut sum = q[0].zero();
-        for (i, lanes) in q.iter().enumerate() {
-            sum = sum.add_bytes(*lanes);
-            // SAFETY: group `g` is inside the tile (assertion, contract of `new`).
-            unsafe { lanes.store(self.tile.q.add((g * q.len() + i) * Q_STEP)) };
-        }
-        let init = sum.zero().sub_lanes(sum).shl(7);
-        // SAFETY: as above.
+    fn store(&mut self, g: usize, q: &[V]) -> *mut u8 {
+        assert!((g + 1) * U::GROUP <= U::DTYPE.block_len() && 4 * q.len() == U::GROUP);
+        // SAFETY: group `g` is inside the block, by the assertion, and the block
+        // inside the tile, by the contract of `new`.
         unsafe {
-            let entry = self.tile.groups.add(g * GROUP_STEP);
-            init.store(entry);
-            store_f32::<V>(d, entry.add(SCALE_STEP));
+            for (i, lanes) in q.iter().enumerate() {
+                lanes.store(self.tile.q.add((g * q.len() + i) * Q_STEP));
+            }
+            self.tile.groups.add(g * GROUP_STEP)
         }
-    }
-
-    /// Stores group `g`: value = d * q + b.
-    #[inline(always)]
-    pub fn group_affine(&mut self, g: usize, q: &[V], d: V::F, b: V::F) {
-        self.group(g, q, d);
-        // SAFETY: `group` has asserted that `g` is inside the tile.
-        unsafe { store_f32::<V>(b, self.tile.groups.add(g * GROUP_STEP + 2 * SCALE_STEP)) };
     }
 }
 
-/// Stores f32 lanes at a byte address.
-#[inline(always)]
-unsafe fn store_f32<V: Lanes>(x: V::F, p: *mut u8) {
-    use super::lanes::FloatLanes;
-    // SAFETY: the caller's contract.
-    unsafe { x.store(p.cast()) }
+impl<V: Lanes, U: Unpack> Sink<V> for TileOut<V, U> {
+    #[inline(always)]
+    fn group(&mut self, g: usize, q: &[V], d: V::F) {
+        let Kind::Centred(offset) = U::KIND else {
+            unreachable!("an affine format gives b")
+        };
+        let mut signed = [q[0]; 8];
+        let mut sum = q[0].zero();
+        for (signed, q) in signed.iter_mut().zip(q) {
+            *signed = q.sub_bytes(offset);
+            sum = sum.add_bytes(*signed);
+        }
+        let entry = self.store(g, &signed[..q.len()]);
+        // SAFETY: the entry has room for three factors.
+        unsafe {
+            sum.zero().sub_lanes(sum).shl(7).store(entry);
+            d.store(entry.add(SCALE_STEP).cast());
+        }
+    }
+
+    #[inline(always)]
+    fn group_affine(&mut self, g: usize, q: &[V], d: V::F, b: V::F) {
+        let entry = self.store(g, q);
+        // SAFETY: the entry has room for three factors.
+        unsafe {
+            d.store(entry.add(SCALE_STEP).cast());
+            b.store(entry.add(2 * SCALE_STEP).cast());
+        }
+    }
 }

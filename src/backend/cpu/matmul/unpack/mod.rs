@@ -3,6 +3,17 @@
 //! Layouts are those of `quant/`; here bytes become signed 8-bit lanes, so that
 //! value = d * q (+ b), sixteen rows at a time (see `lanes.rs`).
 
+/// Repeats a block with a constant in place of a loop's variable: the compiler
+/// leaves loops of this size rolled, and then shifts and indexes at run time.
+macro_rules! unroll {
+    ($i:ident in [$($n:literal)*] $body:block) => {
+        $({
+            const $i: usize = $n;
+            $body
+        })*
+    };
+}
+
 mod kquants;
 mod lookup;
 mod small;
@@ -40,4 +51,20 @@ fn nibbles<V: Lanes>(qs: [V; 4]) -> [V; 8] {
 #[inline(always)]
 fn byte<V: Lanes>(columns: &[V], i: usize) -> V {
     columns[i / 4].shr(8 * (i % 4) as u32).and(0xFF)
+}
+
+/// Shifts each lane left, or right when negative; bits cross bytes.
+#[inline(always)]
+fn shift<V: Lanes>(x: V, left: i32) -> V {
+    if left >= 0 {
+        x.shl(left as u32)
+    } else {
+        x.shr(left.unsigned_abs())
+    }
+}
+
+/// 32 bytes of two 16.
+#[inline(always)]
+fn join<V: Lanes>(a: [V; 4], b: [V; 4]) -> [V; 8] {
+    [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
 }

@@ -1,8 +1,8 @@
 //! Formats of 32 values a block.
 
-use super::{LOW4, nibbles};
+use super::{LOW4, join, nibbles};
 use crate::backend::cpu::matmul::lanes::Lanes;
-use crate::backend::cpu::matmul::tile::{BlockRows, TileOut, Unpack};
+use crate::backend::cpu::matmul::tile::{BlockRows, Kind, Sink, Unpack};
 use crate::quant::DType;
 
 /// 0..2 d f16, 2..18 nibbles; value = d * (q - 8).
@@ -19,10 +19,11 @@ pub struct Q8_0;
 impl Unpack for Q4_0 {
     const DTYPE: DType = DType::Q4_0;
     const GROUP: usize = 32;
+    const KIND: Kind = Kind::Centred(8);
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
-        let q = nibbles(block.columns(2)).map(|x| x.sub_bytes(8));
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
+        let q = nibbles(block.columns(2));
         out.group(0, &q, block.column(0).f16());
     }
 }
@@ -30,10 +31,10 @@ impl Unpack for Q4_0 {
 impl Unpack for Q4_1 {
     const DTYPE: DType = DType::Q4_1;
     const GROUP: usize = 32;
-    const AFFINE: bool = true;
+    const KIND: Kind = Kind::Affine;
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let dm = block.column(0);
         out.group_affine(0, &nibbles(block.columns(4)), dm.f16(), dm.shr(16).f16());
     }
@@ -42,21 +43,22 @@ impl Unpack for Q4_1 {
 impl Unpack for Q5_0 {
     const DTYPE: DType = DType::Q5_0;
     const GROUP: usize = 32;
+    const KIND: Kind = Kind::Centred(16);
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let q = five_bits(block.columns(6), block.column(2));
-        out.group(0, &q.map(|x| x.sub_bytes(16)), block.column(0).f16());
+        out.group(0, &q, block.column(0).f16());
     }
 }
 
 impl Unpack for Q5_1 {
     const DTYPE: DType = DType::Q5_1;
     const GROUP: usize = 32;
-    const AFFINE: bool = true;
+    const KIND: Kind = Kind::Affine;
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let dm = block.column(0);
         let q = five_bits(block.columns(8), block.column(4));
         out.group_affine(0, &q, dm.f16(), dm.shr(16).f16());
@@ -66,13 +68,14 @@ impl Unpack for Q5_1 {
 impl Unpack for Q8_0 {
     const DTYPE: DType = DType::Q8_0;
     const GROUP: usize = 32;
+    const KIND: Kind = Kind::Centred(128);
     const WIDE: bool = true;
 
     #[inline(always)]
-    fn unpack<V: Lanes>(block: BlockRows<V>, out: &mut TileOut<V>) {
-        let [a, b, c, d] = block.columns(2);
-        let [e, f, g, h] = block.columns(18);
-        out.group(0, &[a, b, c, d, e, f, g, h], block.column(0).f16());
+    fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
+        let q = join(block.columns(2), block.columns(18));
+        let q = q.map(|x| x.xor(0x8080_8080));
+        out.group(0, &q, block.column(0).f16());
     }
 }
 

@@ -1,0 +1,141 @@
+//! Compiles the generic loops for an instruction set.
+
+/// Compiles unpackers and kernels for lanes `$v` with target features
+/// `$features`, and makes `fn ops(dtype, exact) -> Option<Ops>` of them.
+/// `$nt` lists 1, 2, ... up to the tokens that fit the registers.
+macro_rules! compile_kernels {
+    ($v:ty, $features:literal, [$($nt:literal)*]) => {
+        #[target_feature(enable = $features)]
+        unsafe fn unpack_q8<U: Unpack>(
+            src: *const u8,
+            stride: usize,
+            k: usize,
+            scratch: &Scratch,
+        ) {
+            // SAFETY: the contract of `UnpackFn`.
+            unsafe { gemm::unpack::<$v, U>(src, stride, k, scratch.tile) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn unpack_f32<U: Unpack>(
+            src: *const u8,
+            stride: usize,
+            k: usize,
+            scratch: &Scratch,
+        ) {
+            // SAFETY: the contract of `UnpackFn`.
+            unsafe {
+                gemm::unpack::<$v, U>(src, stride, k, scratch.tile);
+                float::expand::<$v, U>(scratch.tile, k, scratch.values);
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn widen<T: float::FloatFormat>(
+            src: *const u8,
+            stride: usize,
+            k: usize,
+            scratch: &Scratch,
+        ) {
+            // SAFETY: the contract of `UnpackFn`.
+            unsafe { float::widen::<$v, T>(src, stride, k, scratch.values) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn q8<
+            const NT: usize,
+            const HALVES: usize,
+            const AFFINE: bool,
+            const WIDE: bool,
+        >(
+            scratch: &Scratch,
+            k0: usize,
+            k: usize,
+            acts: &Acts,
+            tx: *const u32,
+            acc: *mut f32,
+        ) {
+            // SAFETY: the contract of `KernelFn`.
+            unsafe {
+                gemm::q8::<$v, NT, HALVES, AFFINE, WIDE>(scratch.tile, k0, k, acts, tx, acc)
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn f32<const NT: usize>(
+            scratch: &Scratch,
+            k0: usize,
+            k: usize,
+            acts: &Acts,
+            tx: *const u32,
+            acc: *mut f32,
+        ) {
+            // SAFETY: the contract of `KernelFn`.
+            unsafe { float::f32::<$v, NT>(scratch.values, k0, k, acts, tx, acc) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn dot<U: Unpack>(
+            rows: (*const u8, usize, *const u8),
+            k: (usize, usize),
+            acts: &Acts,
+            token: u32,
+            acc: *mut f32,
+        ) {
+            // SAFETY: the contract of `DotFn`.
+            unsafe { gemm::dot::<$v, U>(rows, k, acts, token, acc) }
+        }
+
+        const F32_KERNELS: &[KernelFn] = &[$(f32::<$nt>),*];
+
+        /// What multiplies a block format with 8-bit activations.
+        fn quant<U: Unpack>() -> Ops {
+            let affine = U::KIND == Kind::Affine;
+            let kernels: &[KernelFn] = match (U::GROUP, affine, U::WIDE) {
+                (16, false, _) => &[$(q8::<$nt, 2, false, false>),*],
+                (16, true, _) => &[$(q8::<$nt, 2, true, false>),*],
+                (_, true, _) => &[$(q8::<$nt, 1, true, false>),*],
+                (_, false, false) => &[$(q8::<$nt, 1, false, false>),*],
+                (_, false, true) => &[$(q8::<$nt, 1, false, true>),*],
+            };
+            Ops { unpack: unpack_q8::<U>, kernels, dot: Some(dot::<U>) }
+        }
+
+        /// What multiplies a block format with f32 activations.
+        fn quant_f32<U: Unpack>() -> Ops {
+            Ops { unpack: unpack_f32::<U>, kernels: F32_KERNELS, dot: None }
+        }
+
+        /// What multiplies a float format with f32 activations.
+        fn float<T: float::FloatFormat>() -> Ops {
+            Ops { unpack: widen::<T>, kernels: F32_KERNELS, dot: None }
+        }
+
+        /// The functions for a type; `None` for I32, which holds no weights.
+        pub fn ops(dtype: DType, f32: bool) -> Option<Ops> {
+            fn quantized<U: Unpack>(f32: bool) -> Option<Ops> {
+                Some(if f32 { quant_f32::<U>() } else { quant::<U>() })
+            }
+            match dtype {
+                DType::F32 => Some(float::<float::F32>()),
+                DType::F16 => Some(float::<float::F16>()),
+                DType::BF16 => Some(float::<float::Bf16>()),
+                DType::I32 => None,
+                DType::Q4_0 => quantized::<unpack::Q4_0>(f32),
+                DType::Q4_1 => quantized::<unpack::Q4_1>(f32),
+                DType::Q5_0 => quantized::<unpack::Q5_0>(f32),
+                DType::Q5_1 => quantized::<unpack::Q5_1>(f32),
+                DType::Q8_0 => quantized::<unpack::Q8_0>(f32),
+                DType::Q2K => quantized::<unpack::Q2K>(f32),
+                DType::Q3K => quantized::<unpack::Q3K>(f32),
+                DType::Q4K => quantized::<unpack::Q4K>(f32),
+                DType::Q5K => quantized::<unpack::Q5K>(f32),
+                DType::Q6K => quantized::<unpack::Q6K>(f32),
+                DType::Iq4Nl => quantized::<unpack::Iq4Nl>(f32),
+                DType::Iq4Xs => quantized::<unpack::Iq4Xs>(f32),
+                DType::Mxfp4 => quantized::<unpack::Mxfp4>(f32),
+            }
+        }
+    };
+}
+pub(super) use compile_kernels;
