@@ -310,7 +310,7 @@ impl Op {
                         && is_i32(src[1])
                         && src[1].ne[0] == a.ne[2]
                         && p.n_rot <= a.ne[0]
-                        && p.n_rot % 2 == 0
+                        && p.n_rot.is_multiple_of(2)
                         && src.get(2).is_none_or(|f| fits(f)),
                 )?;
                 f32_like(a, a.ne)
@@ -326,7 +326,7 @@ impl Op {
                         && a.ne[0] == s.head_dim_k
                         && a.ne[1] == s.n_head
                         && s.n_head_kv > 0
-                        && s.n_head % s.n_head_kv == 0
+                        && s.n_head.is_multiple_of(s.n_head_kv)
                         && k.ne[0] == s.head_dim_k * s.n_head_kv
                         && v.ne[0] == s.head_dim_v * s.n_head_kv
                         && k.ne[1] == v.ne[1]
@@ -347,7 +347,7 @@ impl Op {
                     f32_like(a, a.ne)
                 }
                 None => {
-                    ensure(is_f32(a) && a.ne[0] % 2 == 0)?;
+                    ensure(is_f32(a) && a.ne[0].is_multiple_of(2))?;
                     f32_like(a, [a.ne[0] / 2, a.ne[1], a.ne[2], a.ne[3]])
                 }
             },

@@ -216,6 +216,18 @@ fn compiling_refuses_missing_memory_and_long_inputs() {
     assert!(matches!(missing, Err(Error::Shape { .. })), "no such cache");
 
     let mut b = Builder::new(&*store, ONE);
+    let x = operand(&mut b, &store, "x");
+    let half = b.op(Op::Cpy { dtype: DType::F16 }, &[x]).expect("shape");
+    let part = b.slice(x, 0, 0, 8).expect("inside");
+    for id in [half, part] {
+        let mut graph = b.graph.clone();
+        graph.outputs = vec![id];
+        let plan = Plan::new(&graph);
+        let refused = backend.compile(graph, plan);
+        assert!(matches!(refused, Err(Error::Shape { .. })), "read as f32");
+    }
+
+    let mut b = Builder::new(&*store, ONE);
     let ids = b.input(Input::Tokens, 0);
     let x = operand(&mut b, &store, "x");
     let y = b.op(Op::GetRows, &[x, ids]).expect("shape");
