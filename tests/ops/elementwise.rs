@@ -186,7 +186,8 @@ fn binary_ops_repeat_the_second_operand() {
     let ne = [33, 5, 4, 3];
     let mut random = Random(5);
     let a = random.units(ne.iter().product());
-    let ops: [(Op, fn(f32, f32) -> f32); 3] = [
+    type Arithmetic = fn(f32, f32) -> f32;
+    let ops: [(Op, Arithmetic); 3] = [
         (Op::Add, |a, b| a + b),
         (Op::Mul, |a, b| a * b),
         (Op::Div, |a, b| a / b),

@@ -5,8 +5,10 @@ use llama_rs::graph::{Op, TensorId};
 use llama_rs::quant::DType;
 use std::sync::Arc;
 
+type Rounding = fn(f64) -> f64;
+
 /// The types SET_ROWS and CPY write, with their rounding.
-const FLOATS: [(DType, fn(f64) -> f64); 3] =
+const FLOATS: [(DType, Rounding); 3] =
     [(DType::F32, |x| x), (DType::F16, f16), (DType::BF16, bf16)];
 
 /// Values whose rounding to 16 bits is delicate: ties, overflow, subnormals.
