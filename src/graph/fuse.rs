@@ -81,7 +81,7 @@ impl Rewriter<'_> {
         let weight = self.new.get(tensor.src[1]);
         let fits = weight.origin == Origin::Weight
             && weight.dtype == DType::F32
-            && weight.n_values() == norm.ne[0];
+            && weight.ne == [norm.ne[0], 1, 1, 1];
         if let Origin::Op(op @ Op::RmsNorm { .. }) = norm.origin
             && norm.src.len() == 1
             && uses[norm_id.at()] == 1

@@ -246,70 +246,72 @@ impl Op {
             live: t.live,
         };
         let is_f32 = |t: &Tensor| t.dtype == DType::F32;
+        let is_i32 = |t: &Tensor| t.dtype == DType::I32;
         Ok(match self {
             Op::MulMat => {
                 let x = src[1];
-                ensure(is_f32(x) && a.ne[0] == x.ne[0] && a.ne[2] == 1 && a.ne[3] == 1)?;
+                ensure(is_f32(x) && !is_i32(a) && a.ne[0] == x.ne[0] && a.ne[2..] == [1, 1])?;
                 f32_like(x, [a.ne[1], x.ne[1], x.ne[2], x.ne[3]])
             }
             Op::MulMatId => {
                 let (x, ids) = (src[1], src[2]);
                 ensure(
                     is_f32(x)
-                        && ids.dtype == DType::I32
+                        && is_i32(ids)
+                        && !is_i32(a)
                         && a.ne[0] == x.ne[0]
                         && (x.ne[1] == 1 || x.ne[1] == ids.ne[0])
                         && x.ne[2] == ids.ne[1],
                 )?;
                 f32_like(x, [a.ne[1], ids.ne[0], x.ne[2], 1])
             }
-            Op::QuantizeQ8 { words } => Shape {
+            Op::QuantizeQ8 { words } => ensure(is_f32(a)).map(|()| Shape {
                 dtype: DType::I32,
                 ne: [*words, 1, 1, 1],
                 live: None,
-            },
+            })?,
             Op::GetRows => {
-                let ids = src[1];
-                ensure(ids.dtype == DType::I32)?;
-                match a.ne[2] {
-                    // A batch of width 1 looks like no batch but for its live dimension.
-                    1 if ids.ne[1] == 1 && a.live.is_none_or(|l| l.dim != 2) => Shape {
-                        dtype: DType::F32,
-                        ne: [a.ne[0], ids.ne[0], 1, 1],
-                        live: ids.live.map(|l| Live { dim: 1, ..l }),
-                    },
-                    n => {
-                        ensure(n == ids.ne[1])?;
-                        f32_like(a, [a.ne[0], ids.ne[0], n, 1])
-                    }
+                let (ids, n) = (src[1], a.ne[2]);
+                ensure(is_i32(ids) && !is_i32(a) && a.ne[3] == 1 && ids.ne[1] == n)?;
+                // The rows' dimension follows the values'.
+                let live = ids.live.map(|l| Live {
+                    dim: l.dim + 1,
+                    ..l
+                });
+                Shape {
+                    dtype: DType::F32,
+                    ne: [a.ne[0], ids.ne[0], n, 1],
+                    live: live.or(a.live.filter(|l| l.dim == 2)),
                 }
             }
             Op::SetRows => {
                 let (x, slots) = (src[1], src[2]);
                 ensure(
                     is_f32(x)
-                        && slots.dtype == DType::I32
+                        && is_i32(slots)
+                        && matches!(a.dtype, DType::F32 | DType::F16 | DType::BF16)
                         && x.ne[0] == a.ne[0]
                         && x.ne[1] == slots.ne[0],
                 )?;
                 Shape {
                     dtype: a.dtype,
-                    ne: a.ne,
-                    live: a.live,
+                    ..f32_like(a, a.ne)
                 }
             }
             Op::RmsNorm { .. } => {
-                ensure(is_f32(a) && src.get(1).is_none_or(|w| w.n_values() == a.ne[0]))?;
+                let fits = |w: &Tensor| is_f32(w) && w.ne == [a.ne[0], 1, 1, 1];
+                ensure(is_f32(a) && src.get(1).is_none_or(|w| fits(w)))?;
                 f32_like(a, a.ne)
             }
             Op::Rope(p) => {
-                let n_factors = src.get(2).map_or(p.n_rot / 2, |f| f.ne[0]);
+                let fits = |f: &Tensor| is_f32(f) && f.ne[0] == p.n_rot / 2;
                 ensure(
                     is_f32(a)
+                        && is_i32(src[1])
                         && src[1].ne[0] == a.ne[2]
                         && p.n_rot <= a.ne[0]
-                        && p.n_rot % 2 == 0
-                        && n_factors == p.n_rot / 2,
+                        && p.n_rot.is_multiple_of(2)
+                        && src.get(2).is_none_or(|f| fits(f)),
                 )?;
                 f32_like(a, a.ne)
             }
@@ -317,10 +319,14 @@ impl Op {
                 let (k, v, cell_pos) = (src[1], src[2], src[5]);
                 ensure(
                     is_f32(a)
+                        && src[3..].iter().all(|t| is_i32(t))
+                        && [k, v]
+                            .iter()
+                            .all(|t| matches!(t.dtype, DType::F32 | DType::F16))
                         && a.ne[0] == s.head_dim_k
                         && a.ne[1] == s.n_head
                         && s.n_head_kv > 0
-                        && s.n_head % s.n_head_kv == 0
+                        && s.n_head.is_multiple_of(s.n_head_kv)
                         && k.ne[0] == s.head_dim_k * s.n_head_kv
                         && v.ne[0] == s.head_dim_v * s.n_head_kv
                         && k.ne[1] == v.ne[1]
@@ -337,11 +343,11 @@ impl Op {
             }
             Op::Glu(_) => match src.get(1) {
                 Some(up) => {
-                    ensure(is_f32(a) && a.ne == up.ne)?;
+                    ensure(is_f32(a) && is_f32(up) && a.ne == up.ne)?;
                     f32_like(a, a.ne)
                 }
                 None => {
-                    ensure(is_f32(a) && a.ne[0] % 2 == 0)?;
+                    ensure(is_f32(a) && a.ne[0].is_multiple_of(2))?;
                     f32_like(a, [a.ne[0] / 2, a.ne[1], a.ne[2], a.ne[3]])
                 }
             },

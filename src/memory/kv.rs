@@ -77,7 +77,8 @@ impl Cells {
             pos: vec![-1; n_cells],
             seq: vec![0; n_cells],
             n_used: 0,
-            window: window.map(|w| w as i32),
+            // No position reaches 2^30 (the reader of context sizes sees to it).
+            window: window.map(|w| w.min(1 << 30) as i32),
         }
     }
 

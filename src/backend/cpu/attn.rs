@@ -113,7 +113,7 @@ impl Job<'_> {
         cell >= 0
             && cell <= p
             && self.cell_seq[c] == self.seq[t]
-            && self.params.window.is_none_or(|w| p - cell < w as i32)
+            && self.params.window.is_none_or(|w| p.abs_diff(cell) < w)
     }
 
     fn tile(
@@ -145,11 +145,11 @@ impl Job<'_> {
         let head_kv = heads.start / (shape.n_head / shape.n_head_kv);
         for first in (0..self.cell_pos.len()).step_by(TILE) {
             let cells = first..(first + TILE).min(self.cell_pos.len());
-            let used = |t: usize| cells.clone().any(|c| self.sees(t, c));
-            if !tokens.clone().any(used) {
+            let seen = |c: usize| tokens.clone().any(|t| self.sees(t, c));
+            if !cells.clone().any(seen) {
                 continue;
             }
-            self.load(cells.clone(), head_kv, k, v);
+            self.load(cells.clone(), seen, head_kv, k, v);
             s[..m * TILE].fill(0.0);
             let simd = self.ctx.simd;
             simd_math::gemm(simd, [m, TILE, hd_k], q, k, s, [hd_k, TILE, TILE]);
@@ -250,8 +250,17 @@ impl Job<'_> {
         keep
     }
 
-    /// Brings a tile of K (transposed: `[head_dim, TILE]`) and V to f32.
-    fn load(&self, cells: std::ops::Range<usize>, head_kv: usize, k: &mut [f32], v: &mut [f32]) {
+    /// Brings a tile of K (transposed: `[head_dim, TILE]`) and V to f32. The V of
+    /// a cell that no token of the tile sees is zero, as a weight of 0 does not
+    /// silence the infinities that may lie there.
+    fn load(
+        &self,
+        cells: std::ops::Range<usize>,
+        seen: impl Fn(usize) -> bool,
+        head_kv: usize,
+        k: &mut [f32],
+        v: &mut [f32],
+    ) {
         let (hd_k, hd_v) = (self.shape.head_dim_k, self.shape.head_dim_v);
         let ldv = hd_v.next_multiple_of(16);
         let mut row = [0.0f32; 1024];
@@ -263,7 +272,11 @@ impl Job<'_> {
                     k[(j * row.len() + d) * TILE + i] = *x;
                 }
             }
-            self.load_row(&self.v, c, head_kv * hd_v, &mut v[i * ldv..i * ldv + hd_v]);
+            let v = &mut v[i * ldv..i * ldv + hd_v];
+            match seen(c) {
+                true => self.load_row(&self.v, c, head_kv * hd_v, v),
+                false => v.fill(0.0),
+            }
         }
     }
 

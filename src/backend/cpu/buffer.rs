@@ -206,9 +206,10 @@ impl View {
         unsafe { std::slice::from_raw_parts(self.ptr, len) }
     }
 
-    /// All values of a contiguous f32 tensor (outputs, between runs).
+    /// All values of a contiguous tensor of f32 (of i32: their bits), to be
+    /// read between runs.
     pub fn all_floats(&self) -> &[f32] {
-        assert!(self.dtype == DType::F32 && self.nb[0] == 4, "packed f32");
+        assert!(self.dtype.block_bytes() == 4, "values of four bytes");
         // SAFETY: see the module text; contiguous tensors have no gaps.
         unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.n_rows() * self.ne[0]) }
     }

@@ -1,5 +1,6 @@
 //! Compiles a planned graph to a list of nodes bound to memory, and runs it.
 
+use super::bind::Binder;
 use super::buffer::{Buffer, Counts, Scratch, View};
 use super::matmul::{ActKind, act_kind, q8_bytes};
 use super::pool::{Pool, Worker};
@@ -9,7 +10,7 @@ use super::{Ctx, Node, attn, mul_mat, run_node};
 use crate::backend::{Backend, Executable};
 use crate::error::{Error, Result};
 use crate::graph::fuse::{self, Rules};
-use crate::graph::{Count, Graph, Input, Op, Origin, Plan, RopeParams, Tensor, TensorId};
+use crate::graph::{Count, Graph, Input, Op, Origin, Plan, Tensor, TensorId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,10 +34,29 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend of `n_threads` threads over `storage`.
+    /// A backend of `n_threads` threads over `storage`, on the fastest path.
     pub fn new(storage: Arc<dyn Storage>, n_threads: usize, exact: bool) -> Result<CpuBackend> {
+        Self::with_simd(storage, n_threads, exact, Simd::detect()?)
+    }
+
+    /// A backend on the path `simd`.
+    ///
+    /// # Errors
+    /// This machine cannot run the path, or start the threads.
+    pub fn with_simd(
+        storage: Arc<dyn Storage>,
+        n_threads: usize,
+        exact: bool,
+        simd: Simd,
+    ) -> Result<CpuBackend> {
+        if !simd.available() {
+            return Err(Error::input(format!(
+                "{}: not available on this machine; use scalar",
+                simd.name()
+            )));
+        }
         Ok(CpuBackend {
-            simd: Simd::detect()?,
+            simd,
             exact,
             pool: Arc::new(Mutex::new(Pool::new(n_threads)?)),
             storage,
@@ -79,15 +99,7 @@ impl Backend for CpuBackend {
 
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>> {
         let arena = self.arena(plan.bytes)?;
-        let mut binder = Binder {
-            graph: &graph,
-            plan: &plan,
-            storage: &*self.storage,
-            arena: &arena,
-            inputs: HashMap::new(),
-            tables: Vec::new(),
-            table_of: Vec::new(),
-        };
+        let mut binder = Binder::new(&graph, &plan, &*self.storage, &arena);
         let mut nodes = Vec::new();
         for id in graph.ids() {
             if let Origin::Op(op) = graph.get(id).origin {
@@ -98,7 +110,7 @@ impl Backend for CpuBackend {
         let outputs = graph
             .outputs
             .iter()
-            .map(|&id| binder.view(id))
+            .map(|&id| binder.output(id))
             .collect::<Result<Vec<_>>>()?;
         let (inputs, rope_tables) = (binder.inputs, binder.tables);
         let n_threads = self
@@ -142,121 +154,6 @@ fn scratch_of(node: &Node) -> usize {
         }
         Op::Attn(_, shape) => attn::scratch_bytes(&shape),
         _ => 0,
-    }
-}
-
-/// Resolves tensors to memory.
-struct Binder<'a> {
-    graph: &'a Graph,
-    plan: &'a Plan,
-    storage: &'a dyn Storage,
-    arena: &'a Buffer,
-    inputs: HashMap<Input, (Buffer, usize)>,
-    tables: Vec<RopeTable>,
-    table_of: Vec<(RopeParams, Option<TensorId>)>,
-}
-
-impl Binder<'_> {
-    fn view(&mut self, id: TensorId) -> Result<View> {
-        let tensor = self.graph.get(id);
-        let owner_id = self.graph.owner(id);
-        let owner = self.graph.get(owner_id);
-        let (ptr, bytes) = match &owner.origin {
-            Origin::Op(_) => {
-                let at = self.plan.offset[owner_id.at()].ok_or_else(|| unplanned(owner))?;
-                assert!(at + owner.bytes() <= self.arena.bytes());
-                (self.arena.at(at), owner.bytes())
-            }
-            Origin::Weight => {
-                let data = self
-                    .storage
-                    .weight(&owner.name)
-                    .ok_or_else(|| unplanned(owner))?;
-                (data.as_ptr().cast_mut(), data.len())
-            }
-            Origin::Cache(cache) => {
-                let data = self.storage.cache(*cache).ok_or_else(|| unplanned(owner))?;
-                (data.at(0), data.bytes())
-            }
-            Origin::Input(input) => {
-                let n = owner.ne[0];
-                if !self.inputs.contains_key(input) {
-                    let data = Buffer::new(n * 4, "inputs")?;
-                    self.inputs.insert(*input, (data, n));
-                }
-                (self.inputs[input].0.at(0), n * 4)
-            }
-            Origin::View { .. } => return Err(unplanned(owner)),
-        };
-        let offset = self.graph.offset_in_owner(id);
-        if offset + tensor.bytes() > bytes {
-            return Err(Error::Shape {
-                op: "VIEW",
-                detail: format!(
-                    "{} needs {} bytes, {} has {bytes}",
-                    tensor.name,
-                    offset + tensor.bytes(),
-                    owner.name
-                ),
-            });
-        }
-        Ok(View {
-            ptr: ptr.wrapping_add(offset),
-            dtype: tensor.dtype,
-            ne: tensor.ne,
-            nb: tensor.nb,
-            live: tensor.live,
-        })
-    }
-
-    fn node(&mut self, id: TensorId, op: Op) -> Result<Node> {
-        let tensor = self.graph.get(id);
-        let src = tensor
-            .src
-            .iter()
-            .map(|&s| self.view(s))
-            .collect::<Result<Vec<_>>>()?;
-        let contiguous = |at: usize| self.graph.get(tensor.src[at]).is_contiguous();
-        if matches!(op, Op::MulMat | Op::MulMatId) && !(contiguous(0) && contiguous(1)) {
-            return Err(Error::Shape {
-                op: op.name(),
-                detail: format!("{} needs contiguous operands", tensor.name),
-            });
-        }
-        let rope_table = match op {
-            Op::Rope(params) => self.rope_table(params, &src, tensor.src.get(2).copied())?,
-            _ => 0,
-        };
-        Ok(Node {
-            op,
-            dst: self.view(id)?,
-            src,
-            rope_table,
-            barrier_before: true,
-        })
-    }
-
-    fn rope_table(
-        &mut self,
-        params: RopeParams,
-        src: &[View],
-        factors: Option<TensorId>,
-    ) -> Result<usize> {
-        let key = (params, factors);
-        if let Some(at) = self.table_of.iter().position(|k| *k == key) {
-            return Ok(at);
-        }
-        self.tables
-            .push(RopeTable::new(params, src[1], src.get(2).copied())?);
-        self.table_of.push(key);
-        Ok(self.tables.len() - 1)
-    }
-}
-
-fn unplanned(tensor: &Tensor) -> Error {
-    Error::Shape {
-        op: "compile",
-        detail: format!("{} has no memory", tensor.name),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The CPU backend: plain Rust reference for every op, with SIMD beside it.
 
 mod attn;
+mod bind;
 pub mod buffer;
 mod elementwise;
 pub mod exec;

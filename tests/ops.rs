@@ -1,0 +1,19 @@
+//! Every op of the CPU backend against a plain f64 reference, on every SIMD
+//! path of this machine, with one and three threads (equal bits).
+
+#[path = "ops/attn.rs"]
+mod attn;
+#[path = "ops/elementwise.rs"]
+mod elementwise;
+#[path = "ops/harness.rs"]
+mod harness;
+#[path = "ops/matmul.rs"]
+mod matmul;
+#[path = "ops/norm.rs"]
+mod norm;
+#[path = "ops/reduce.rs"]
+mod reduce;
+#[path = "ops/rope.rs"]
+mod rope;
+#[path = "ops/rows.rs"]
+mod rows;
