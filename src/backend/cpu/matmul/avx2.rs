@@ -91,7 +91,7 @@ impl Lanes for U32x8 {
     #[inline(always)]
     fn prefetch(p: *const u8) {
         // SAFETY: a prefetch of any address is harmless.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut u8) {

@@ -284,9 +284,9 @@ unsafe fn stage(
 fn prefetch(w: &[u8], at: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (at..w.len().min(at + len)).step_by(CACHE_LINE) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: the address is inside `w`; a prefetch reads nothing anyway.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(w.as_ptr().add(line).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(w.as_ptr().add(line).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (w, at, len);
