@@ -16,8 +16,8 @@ use crate::quant::DType;
 /// Values of a chunk for one or a few tokens: small, so that unpacking one
 /// overlaps with multiplying the one before.
 const K_CHUNK_DECODE: usize = 256;
-/// Values of a chunk for many tokens: 16 KiB of lanes and 6 KiB of factors.
-const K_CHUNK: usize = 1024;
+/// Values of a chunk for many tokens: 8 KiB of lanes and 2 or 4 of factors.
+const K_CHUNK: usize = 512;
 /// Values of a chunk in f32: 16 KiB.
 const K_CHUNK_F32: usize = 256;
 /// Up to this many tokens W comes from memory faster than it is used, so the
@@ -25,18 +25,24 @@ const K_CHUNK_F32: usize = 256;
 const DECODE_TOKENS: usize = 8;
 pub const CACHE_LINE: usize = 64;
 
-/// Activations as the kernels see them: the planes of `acts.rs`, or f32 rows.
+/// Activations as the kernels see them: the records of `acts.rs`, or f32.
 pub struct Acts {
-    /// Values a row.
-    pub k: usize,
-    pub qu: *const u8,
-    pub qs: *const i8,
-    pub d: *const f32,
-    /// `n32` or `n16`, by the weight's group.
-    pub sums: *const f32,
-    /// f32 values, rows `stride` values apart.
-    pub x: *const f32,
-    pub stride: usize,
+    /// Row 0.
+    pub x: *const u8,
+    /// From row to row.
+    pub stride_bytes: usize,
+}
+
+impl Acts {
+    /// Address of row `row`, from its record or value at byte `at`.
+    ///
+    /// # Safety
+    /// That lies in the activations.
+    #[inline(always)]
+    pub unsafe fn row(&self, row: u32, at: usize) -> *const u8 {
+        // SAFETY: the caller's contract.
+        unsafe { self.x.add(row as usize * self.stride_bytes + at) }
+    }
 }
 
 /// A thread's scratch, cut into its parts.
@@ -246,10 +252,14 @@ unsafe fn multiply_tile(
         // tokens as they take.
         unsafe {
             (ops.unpack)(src, stride, k, scratch);
-            for t in (0..n).step_by(ops.kernels.len()) {
-                let tokens = ops.kernels.len().min(n - t);
+            // Blocks of tokens as equal as can be: small ones are less efficient.
+            let blocks = n.div_ceil(ops.kernels.len());
+            let mut t = 0;
+            for left in (1..=blocks).rev() {
+                let tokens = (n - t).div_ceil(left);
                 let acc = scratch.acc.add(t * ROW_TILE);
                 ops.kernels[tokens - 1](scratch, k0, k, acts, tx[t..].as_ptr(), acc);
+                t += tokens;
             }
         }
     }

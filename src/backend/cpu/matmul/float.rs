@@ -19,13 +19,13 @@ pub unsafe fn expand<V: Lanes, U: Unpack>(tile: Tile, k: usize, out: *mut f32) {
             for i in 0..k / 4 {
                 let q = V::load(part.q.add(i * Q_STEP));
                 let entry = part.groups.add(i / lanes * GROUP_STEP);
-                let d = V::F::load(entry.add(SCALE_STEP).cast());
-                let b = V::F::load(entry.add(2 * SCALE_STEP).cast());
+                let d = V::F::load(entry.cast());
+                let b = V::F::load(entry.add(SCALE_STEP).cast());
                 for byte in 0..4 {
-                    let value = q.shl(24 - 8 * byte).sar(24).to_f32();
+                    let value = q.shr(8 * byte).and(0xFF).to_f32();
                     let value = match U::KIND {
                         Kind::Affine => value.mul_add(d, b),
-                        Kind::Centred(_) => value * d,
+                        Kind::Centred(_) => value.add(b) * d,
                     };
                     value.store(out.add((4 * i + byte as usize) * ROW_TILE + r));
                 }
@@ -140,7 +140,7 @@ pub unsafe fn f32<V: Lanes, const NT: usize>(
     unsafe {
         let mut x = [std::ptr::null::<f32>(); NT];
         for t in 0..NT {
-            x[t] = acts.x.add(*tx.add(t) as usize * acts.stride + k0);
+            x[t] = acts.row(*tx.add(t), 4 * k0).cast::<f32>();
         }
         for r in (0..ROW_TILE).step_by(V::ROWS) {
             let w = w.add(r);

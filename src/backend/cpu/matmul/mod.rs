@@ -36,7 +36,6 @@ pub use tile::ROW_TILE;
 
 use std::ops::Range;
 
-use acts::Q8Layout;
 #[cfg(target_arch = "x86_64")]
 use driver::Ops;
 
@@ -82,33 +81,18 @@ impl Acts<'_> {
         }
     }
 
-    /// Addresses for the kernels; `group` is the weight type's (16 or 32).
-    fn view(&self, k: usize, group: usize) -> driver::Acts {
-        let mut view = driver::Acts {
-            k,
-            qu: std::ptr::null(),
-            qs: std::ptr::null(),
-            d: std::ptr::null(),
-            sums: std::ptr::null(),
-            x: std::ptr::null(),
-            stride: 0,
-        };
+    /// Addresses for the kernels.
+    fn view(&self, k: usize) -> driver::Acts {
         match *self {
-            Acts::Q8 { buf, n } => {
-                let layout = Q8Layout { k, n };
-                let sums = if group == 16 {
-                    layout.n16()
-                } else {
-                    layout.n32()
-                };
-                view.qu = buf.as_ptr();
-                view.qs = buf[layout.qs()..].as_ptr().cast();
-                view.d = buf[layout.d()..].as_ptr().cast();
-                view.sums = buf[sums..].as_ptr().cast();
-            }
-            Acts::F32 { x, stride } => (view.x, view.stride) = (x.as_ptr(), stride),
+            Acts::Q8 { buf, .. } => driver::Acts {
+                x: buf.as_ptr(),
+                stride_bytes: acts::row_bytes(k),
+            },
+            Acts::F32 { x, stride } => driver::Acts {
+                x: x.as_ptr().cast(),
+                stride_bytes: stride * size_of::<f32>(),
+            },
         }
-        view
     }
 }
 
@@ -161,9 +145,7 @@ impl MatMul<'_> {
         let n_rows = self.acts.rows(self.k);
         assert!(tx.len() == ty.len() && tx.iter().all(|&row| (row as usize) < n_rows));
         assert!(rows.end <= self.m && self.m * row_bytes <= self.w.len());
-        let acts = self
-            .acts
-            .view(self.k, self.dtype.lane_group().unwrap_or(ACT_GROUP));
+        let acts = self.acts.view(self.k);
         let f32 = matches!(self.acts, Acts::F32 { .. });
         let weights = driver::Weights {
             dtype: self.dtype,

@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
 use super::driver::{self, Acts, Weights};
 use crate::quant::{Block, DType, MAX_BLOCK_GROUPS, MAX_BLOCK_LEN, cast_blocks, with_block};
 
@@ -67,18 +68,20 @@ unsafe fn block_q8<B: Block>(block: &B, k0: usize, acts: &Acts, tx: &[u32], acc:
     let groups = B::LEN / B::GROUP;
     block.unpack(&mut q[..B::LEN], &mut d[..groups], &mut m[..groups]);
     for (acc, &row) in acc.iter_mut().zip(tx) {
-        let row = row as usize;
         for g in 0..groups {
             let k = k0 + g * B::GROUP;
-            // SAFETY: group `g` of the block is inside row `row` of each plane.
+            let at = k % ACT_GROUP;
+            let n_at = if B::GROUP == 16 {
+                N16_AT + at / 4
+            } else {
+                N32_AT
+            };
+            // SAFETY: the record of value `k` in row `row`, which holds the group.
             let (x, d_x, n_x) = unsafe {
-                (
-                    std::slice::from_raw_parts(acts.qs.add(row * acts.k + k), B::GROUP),
-                    acts.d.add(row * acts.k / 32 + k / 32).read_unaligned(),
-                    acts.sums
-                        .add(row * acts.k / B::GROUP + k / B::GROUP)
-                        .read_unaligned(),
-                )
+                let record = acts.row(row, k / ACT_GROUP * RECORD);
+                let x = std::slice::from_raw_parts(record.add(at).cast::<i8>(), B::GROUP);
+                let f32_at = |at: usize| record.add(at).cast::<f32>().read_unaligned();
+                (x, f32_at(D_AT), f32_at(n_at))
             };
             let q = &q[g * B::GROUP..][..B::GROUP];
             let products = q.iter().zip(x).map(|(&q, &x)| i32::from(q) * i32::from(x));
@@ -103,8 +106,8 @@ unsafe fn row_f32(dtype: DType, w: &[u8], k: usize, acts: &Acts, tx: &[u32], acc
         for (acc, &row) in acc.iter_mut().zip(tx) {
             // SAFETY: values `k0..k0 + len` of row `row`.
             let x = unsafe {
-                let x = acts.x.add(row as usize * acts.stride);
-                std::slice::from_raw_parts(x.add(k0), len)
+                let x = acts.row(row, k0 * size_of::<f32>()).cast::<f32>();
+                std::slice::from_raw_parts(x, len)
             };
             *acc += dot(values, x);
         }
