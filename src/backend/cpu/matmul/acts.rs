@@ -45,7 +45,7 @@ pub(super) fn row_bytes(k: usize) -> usize {
 /// When `x` does not have `k` values or `k % 32 != 0`.
 pub unsafe fn quantize_row(simd: Simd, x: &[f32], buf: *mut u8, k: usize, n: usize, i: usize) {
     assert!(
-        x.len() == k && k % ACT_GROUP == 0,
+        x.len() == k && k.is_multiple_of(ACT_GROUP),
         "a row of {k} values, whole groups"
     );
     debug_assert!(i < n);

@@ -229,39 +229,57 @@ unsafe fn multiply_tile(
     for k0 in (0..w.k).step_by(chunk) {
         let k = chunk.min(w.k - k0);
         let bytes = block_at(k0)..block_at(k0 + k);
-        let (bytes_start, n_bytes) = (bytes.start, bytes.len());
-        // Whole tiles are read in place; float rows are read 16 bytes at a time.
-        let whole = rows.len() == ROW_TILE && (w.dtype.is_quantized() || bytes.len() % 16 == 0);
-        let (src, stride) = if whole {
+        let ahead = ROW_TILE * (w.row_bytes + bytes.start);
+        // Float rows are read 16 bytes at a time.
+        let even = w.dtype.is_quantized() || bytes.len() % 16 == 0;
+        let dot = ops.dot.filter(|_| even && n == 1);
+        if dot.is_none() && n <= DECODE_TOKENS {
+            prefetch(tile, ahead, ROW_TILE * bytes.len());
+        }
+        let (src, stride) = if even && rows.len() == ROW_TILE {
             (tile[bytes.start..].as_ptr(), w.row_bytes)
         } else {
             // SAFETY: the stage has room for a chunk of 16 rows.
             unsafe { stage(tile, rows.len(), w.row_bytes, bytes, scratch.stage) }
         };
-        let ahead = ROW_TILE * (w.row_bytes + bytes_start);
-        if let (Some(dot), [token]) = (ops.dot, tx) {
-            let rows = (src, stride, tile.as_ptr().wrapping_add(ahead));
-            // SAFETY: 16 rows of `k` values lie at `src`.
-            unsafe { dot(rows, (k0, k), acts, *token, scratch.acc) }
-            continue;
-        }
-        if n <= DECODE_TOKENS {
-            prefetch(tile, ahead, ROW_TILE * n_bytes);
-        }
-        // SAFETY: 16 rows of `k` values lie at `src`; the kernels get as many
-        // tokens as they take.
+        // SAFETY: 16 rows of `k` values lie at `src`, and `acc` has `n` tokens.
         unsafe {
-            (ops.unpack)(src, stride, k, scratch);
-            // Blocks of tokens as equal as can be: small ones are less efficient.
-            let blocks = n.div_ceil(ops.kernels.len());
-            let mut t = 0;
-            for left in (1..=blocks).rev() {
-                let tokens = (n - t).div_ceil(left);
-                let acc = scratch.acc.add(t * ROW_TILE);
-                ops.kernels[tokens - 1](scratch, k0, k, acts, tx[t..].as_ptr(), acc);
-                t += tokens;
+            match dot {
+                Some(dot) => {
+                    let ahead = tile.as_ptr().wrapping_add(ahead);
+                    dot((src, stride, ahead), (k0, k), acts, tx[0], scratch.acc);
+                }
+                None => {
+                    (ops.unpack)(src, stride, k, scratch);
+                    multiply_chunk(ops, (k0, k), acts, tx, scratch);
+                }
             }
         }
+    }
+}
+
+/// Multiplies the unpacked chunk with all tokens, in blocks as equal as can be:
+/// small ones are less efficient.
+///
+/// # Safety
+/// As for [`KernelFn`].
+unsafe fn multiply_chunk(
+    ops: &Ops,
+    (k0, k): (usize, usize),
+    acts: &Acts,
+    tx: &[u32],
+    scratch: &Scratch,
+) {
+    let mut t = 0;
+    for blocks_left in (1..=tx.len().div_ceil(ops.kernels.len())).rev() {
+        let tokens = (tx.len() - t).div_ceil(blocks_left);
+        let kernel = ops.kernels[tokens - 1];
+        // SAFETY: the caller's contract; tokens `t..t + tokens` are left.
+        unsafe {
+            let acc = scratch.acc.add(t * ROW_TILE);
+            kernel(scratch, k0, k, acts, tx[t..].as_ptr(), acc);
+        }
+        t += tokens;
     }
 }
 

@@ -42,7 +42,7 @@ pub unsafe fn unpack<V: Lanes, U: Unpack>(src: *const u8, stride: usize, k: usiz
                     q: tile.q.add(b * len / 4 * Q_STEP),
                     groups: tile.groups.add(b * groups * GROUP_STEP),
                 };
-                U::unpack::<V, _>(block, &mut TileOut::<V, U>::new(at.from_row(r)));
+                U::unpack::<V, _>(block, &mut TileOut::<V, U>::new(at.seen_from(r)));
             }
         }
     }
@@ -122,11 +122,11 @@ pub unsafe fn q8<
         for r in (0..ROW_TILE).step_by(V::ROWS) {
             let mut x = [std::ptr::null::<u8>(); NT];
             let mut y = [V::F::load(acc.add(r)); NT];
-            for t in 0..NT {
-                x[t] = acts.row(*tx.add(t), k0 / ACT_GROUP * RECORD);
-                y[t] = V::F::load(acc.add(t * ROW_TILE + r));
+            for (t, (x, y)) in x.iter_mut().zip(&mut y).enumerate() {
+                *x = acts.row(*tx.add(t), k0 / ACT_GROUP * RECORD);
+                *y = V::F::load(acc.add(t * ROW_TILE + r));
             }
-            let part = tile.from_row(r);
+            let part = tile.seen_from(r);
             let (mut q, mut entry) = (part.q.cast_const(), part.groups.cast_const());
             for _ in 0..k / ACT_GROUP {
                 let factors = |i: usize| {
@@ -159,8 +159,8 @@ pub unsafe fn q8<
                 q = q.add(8 * Q_STEP);
                 entry = entry.add(HALVES * GROUP_STEP);
             }
-            for t in 0..NT {
-                y[t].store(acc.add(t * ROW_TILE + r));
+            for (t, y) in y.into_iter().enumerate() {
+                y.store(acc.add(t * ROW_TILE + r));
             }
         }
     }
@@ -204,10 +204,10 @@ impl<V: Lanes, U: Unpack> DotOut<V, U> {
                 V::F::broadcast(record.add(D_AT).cast()),
             )
         };
-        let pair = g / 2 % 4;
-        let to = (U::GROUP == 16 && g % 2 == 1).then_some(self.halves[pair]);
+        let (pair, first) = (g / 2 % 4, g.is_multiple_of(2));
+        let to = (U::GROUP == 16 && !first).then_some(self.halves[pair]);
         let sum = scale::<V, AFFINE>(dot, factors, n, to);
-        if U::GROUP == 16 && g % 2 == 0 {
+        if U::GROUP == 16 && first {
             self.halves[pair] = sum;
         } else {
             self.y = sum.mul_add(d_x, self.y);

@@ -54,7 +54,7 @@ pub enum ActKind {
 /// The activations a weight of this type is multiplied with: 8 bits, except for
 /// float weights, in `exact` mode, and where a row is not whole groups.
 pub fn act_kind(dtype: DType, k: usize, exact: bool) -> ActKind {
-    if exact || !dtype.is_quantized() || k % ACT_GROUP != 0 {
+    if exact || !dtype.is_quantized() || !k.is_multiple_of(ACT_GROUP) {
         ActKind::F32
     } else {
         ActKind::Q8

@@ -34,7 +34,7 @@ impl Tile {
     /// # Safety
     /// `r < ROW_TILE`, and the pointers are those of a whole tile.
     #[inline(always)]
-    pub unsafe fn from_row(self, r: usize) -> Tile {
+    pub unsafe fn seen_from(self, r: usize) -> Tile {
         // SAFETY: stays inside the first lane of the tile.
         unsafe {
             Tile {
