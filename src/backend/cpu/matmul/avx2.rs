@@ -3,11 +3,12 @@
 use std::arch::x86_64::*;
 use std::ops::Mul;
 
-use super::driver::{Acts, KernelFn, Ops, Scratch};
+use super::driver::{KernelFn, Ops, Scratch};
 use super::entry::compile_kernels;
 use super::float;
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
+use super::operands::Acts;
 use super::tile::{Kind, Unpack};
 use super::unpack;
 use crate::quant::DType;

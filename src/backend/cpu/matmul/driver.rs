@@ -10,7 +10,9 @@
 
 use std::ops::Range;
 
-use super::tile::{GROUP_STEP, Q_STEP, ROW_TILE, Tile};
+use super::ROW_TILE;
+use super::operands::{Acts, Weights};
+use super::tile::{GROUP_STEP, Q_STEP, Tile};
 use crate::quant::DType;
 
 /// Values of a chunk for one or a few tokens: small, so that unpacking one
@@ -24,26 +26,6 @@ const K_CHUNK_F32: usize = 256;
 /// next tile is asked for ahead of time.
 const DECODE_TOKENS: usize = 8;
 pub const CACHE_LINE: usize = 64;
-
-/// Activations as the kernels see them: the records of `acts.rs`, or f32.
-pub struct Acts {
-    /// Row 0.
-    pub x: *const u8,
-    /// From row to row.
-    pub stride_bytes: usize,
-}
-
-impl Acts {
-    /// Address of row `row`, from its record or value at byte `at`.
-    ///
-    /// # Safety
-    /// That lies in the activations.
-    #[inline(always)]
-    pub unsafe fn row(&self, row: u32, at: usize) -> *const u8 {
-        // SAFETY: the caller's contract.
-        unsafe { self.x.add(row as usize * self.stride_bytes + at) }
-    }
-}
 
 /// A thread's scratch, cut into its parts.
 pub struct Scratch {
@@ -97,23 +79,12 @@ pub struct Ops {
     pub dot: Option<DotFn>,
 }
 
-/// Weights `[k, m]`, row after row, and the chunking they are worked in.
-pub struct Weights<'a> {
-    pub dtype: DType,
-    pub bytes: &'a [u8],
-    pub k: usize,
-    pub row_bytes: usize,
-    /// Activations are f32.
-    pub f32: bool,
-}
-
-impl Weights<'_> {
-    fn chunk(&self, n: usize) -> usize {
-        match (self.f32, n <= DECODE_TOKENS) {
-            (true, _) => K_CHUNK_F32,
-            (false, true) if n > 1 => K_CHUNK_DECODE,
-            (false, _) => K_CHUNK,
-        }
+/// Values of a chunk for `n` tokens.
+fn chunk_len(w: &Weights, n: usize) -> usize {
+    match (w.f32, n <= DECODE_TOKENS) {
+        (true, _) => K_CHUNK_F32,
+        (false, true) if n > 1 => K_CHUNK_DECODE,
+        (false, _) => K_CHUNK,
     }
 }
 
@@ -141,16 +112,6 @@ fn parts(dtype: DType, n: usize) -> [usize; 5] {
 /// Scratch bytes for `n` tokens.
 pub fn scratch_bytes(dtype: DType, n: usize) -> usize {
     parts(dtype, n).iter().sum::<usize>() + CACHE_LINE
-}
-
-/// The first `n` aligned f32 of a scratch.
-///
-/// # Panics
-/// When it is shorter.
-pub fn f32_scratch(scratch: &mut [u8], n: usize) -> &mut [f32] {
-    // SAFETY: every byte pattern is an f32.
-    let (_, values, _) = unsafe { scratch.align_to_mut::<f32>() };
-    &mut values[..n]
 }
 
 impl Scratch {
@@ -223,7 +184,7 @@ unsafe fn multiply_tile(
     tx: &[u32],
     scratch: &Scratch,
 ) {
-    let (n, chunk) = (tx.len(), w.chunk(tx.len()));
+    let (n, chunk) = (tx.len(), chunk_len(w, tx.len()));
     let block_at = |k: usize| k / w.dtype.block_len() * w.dtype.block_bytes();
     let tile = &w.bytes[rows.start * w.row_bytes..];
     for k0 in (0..w.k).step_by(chunk) {

@@ -1,8 +1,10 @@
 //! Products with f32 activations: float weights, and the exact mode.
 
-use super::driver::{Acts, CACHE_LINE};
+use super::ROW_TILE;
+use super::driver::CACHE_LINE;
 use super::lanes::{FloatLanes, Lanes};
-use super::tile::{GROUP_STEP, Kind, Q_STEP, ROW_TILE, SCALE_STEP, Tile, Unpack};
+use super::operands::Acts;
+use super::tile::{GROUP_STEP, Kind, Q_STEP, SCALE_STEP, Tile, Unpack};
 
 /// Makes f32 values `[16 rows, k]` of a tile of lanes.
 ///

@@ -11,12 +11,12 @@
 //!
 //! so that a token's result does not depend on its neighbours.
 
+use super::ROW_TILE;
 use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
-use super::driver::{Acts, CACHE_LINE};
+use super::driver::CACHE_LINE;
 use super::lanes::{FloatLanes, Lanes};
-use super::tile::{
-    BlockRows, GROUP_STEP, Kind, Q_STEP, ROW_TILE, SCALE_STEP, Sink, Tile, TileOut, Unpack,
-};
+use super::operands::Acts;
+use super::tile::{BlockRows, GROUP_STEP, Kind, Q_STEP, SCALE_STEP, Sink, Tile, TileOut, Unpack};
 
 /// Unpacks `k` values (whole blocks) of 16 rows, `stride` bytes apart.
 ///

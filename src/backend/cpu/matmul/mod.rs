@@ -17,6 +17,7 @@ mod acts;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
 mod driver;
 #[cfg(target_arch = "x86_64")]
 mod entry;
@@ -26,13 +27,14 @@ mod float;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+mod operands;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
 
 pub use acts::{ACT_GROUP, q8_bytes, quantize_row};
-pub use tile::ROW_TILE;
 
 use std::ops::Range;
 
@@ -41,6 +43,9 @@ use driver::Ops;
 
 use super::simd::Simd;
 use crate::quant::DType;
+
+/// Rows that are worked on together: threads had best get multiples of it.
+pub const ROW_TILE: usize = 16;
 
 /// What a matmul reads beside its weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,13 +87,13 @@ impl Acts<'_> {
     }
 
     /// Addresses for the kernels.
-    fn view(&self, k: usize) -> driver::Acts {
+    fn view(&self, k: usize) -> operands::Acts {
         match *self {
-            Acts::Q8 { buf, .. } => driver::Acts {
+            Acts::Q8 { buf, .. } => operands::Acts {
                 x: buf.as_ptr(),
                 stride_bytes: acts::row_bytes(k),
             },
-            Acts::F32 { x, stride } => driver::Acts {
+            Acts::F32 { x, stride } => operands::Acts {
                 x: x.as_ptr().cast(),
                 stride_bytes: stride * size_of::<f32>(),
             },
@@ -115,7 +120,11 @@ pub struct MatMul<'a> {
 /// Scratch bytes a thread needs for up to `n` tokens, whatever the path and
 /// kind of activations.
 pub fn scratch_bytes(dtype: DType, _k: usize, n: usize) -> usize {
-    driver::scratch_bytes(dtype, n)
+    let plain = scalar::scratch_bytes(n);
+    #[cfg(target_arch = "x86_64")]
+    return plain.max(driver::scratch_bytes(dtype, n));
+    #[cfg(not(target_arch = "x86_64"))]
+    plain
 }
 
 impl MatMul<'_> {
@@ -147,7 +156,8 @@ impl MatMul<'_> {
         assert!(rows.end <= self.m && self.m * row_bytes <= self.w.len());
         let acts = self.acts.view(self.k);
         let f32 = matches!(self.acts, Acts::F32 { .. });
-        let weights = driver::Weights {
+        assert!(f32 || self.dtype.is_quantized(), "float weights take f32");
+        let weights = operands::Weights {
             dtype: self.dtype,
             bytes: self.w,
             k: self.k,

@@ -5,11 +5,16 @@
 use std::ops::Range;
 
 use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
-use super::driver::{self, Acts, Weights};
+use super::operands::{Acts, Weights};
 use crate::quant::{Block, DType, MAX_BLOCK_GROUPS, MAX_BLOCK_LEN, cast_blocks, with_block};
 
 /// f32 sums kept side by side: what the compiler can put in vectors.
 const SUMS: usize = 8;
+
+/// Scratch bytes for `n` tokens: their sums, and room to align them.
+pub fn scratch_bytes(n: usize) -> usize {
+    (n + 1) * size_of::<f32>()
+}
 
 /// Computes `y[ty[j] * y_stride + r]` for `r` in `rows` and every `j`.
 ///
@@ -24,7 +29,7 @@ pub unsafe fn run(
     (y, y_stride): (*mut f32, usize),
     scratch: &mut [u8],
 ) {
-    let acc = driver::f32_scratch(scratch, tx.len());
+    let acc = f32_scratch(scratch, tx.len());
     for r in rows {
         let row = &w.bytes[r * w.row_bytes..][..w.row_bytes];
         acc.fill(0.0);
@@ -132,4 +137,14 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     }
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
     sums.iter().sum::<f32>() + rest
+}
+
+/// The first `n` aligned f32 of a scratch.
+///
+/// # Panics
+/// When it is shorter.
+fn f32_scratch(scratch: &mut [u8], n: usize) -> &mut [f32] {
+    // SAFETY: every byte pattern is an f32.
+    let (_, values, _) = unsafe { scratch.align_to_mut::<f32>() };
+    &mut values[..n]
 }

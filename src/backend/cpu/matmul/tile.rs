@@ -9,11 +9,10 @@
 //!                                  value = d * q + b, or d * (q - offset)
 //! ```
 
+use super::ROW_TILE;
 use super::lanes::{FloatLanes, Lanes};
 use crate::quant::DType;
 
-/// Rows in a tile.
-pub const ROW_TILE: usize = 16;
 /// Bytes of a lane (four values) of all rows of a tile.
 pub const Q_STEP: usize = 4 * ROW_TILE;
 /// Bytes of one group's d or b.
