@@ -2,7 +2,7 @@
 
 use crate::arch::{self, Arch, CacheShape, Hparams, Keys};
 use crate::error::{Error, Result};
-use crate::gguf::{Gguf, Metadata};
+use crate::gguf::{Gguf, Metadata, Value};
 use crate::graph::builder::Width;
 use crate::graph::{Builder, Catalog, Graph, TensorId};
 use crate::quant::DType;
@@ -10,6 +10,14 @@ use std::collections::HashMap;
 use std::path::Path;
 
 pub use crate::arch::{RopeOverrides, RopeScaling};
+
+/// What the user sets in place of the file's own values.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// `--override-kv`, with full key names.
+    pub kv: Vec<(String, Value)>,
+    pub rope: RopeOverrides,
+}
 
 /// A model ready to be evaluated; weights stay in the file's bytes.
 pub struct Model {
@@ -73,7 +81,10 @@ impl Weights {
 
 impl Model {
     /// Reads keys and checks every weight's type and shape; touches no data.
-    pub fn load(gguf: Gguf, rope: &RopeOverrides) -> Result<Model> {
+    pub fn load(mut gguf: Gguf, overrides: &Overrides) -> Result<Model> {
+        for (key, value) in &overrides.kv {
+            gguf.meta.set(key, value.clone());
+        }
         if gguf.tensors.is_empty() {
             return Err(Error::file(
                 &gguf.path,
@@ -96,7 +107,7 @@ impl Model {
             meta: &gguf.meta,
             arch: &arch_name,
         };
-        let arch = arch::read(&keys, &weights, rope)?;
+        let arch = arch::read(&keys, &weights, &overrides.rope)?;
         let model = Model {
             gguf,
             arch,

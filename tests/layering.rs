@@ -44,6 +44,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 const ALIASES: &[(&str, &str)] = &[
     ("Error", "error"),
     ("Result", "error"),
+    // What keeps strings alive that metadata only points to.
+    ("gguf::FileBytes", "gguf::meta"),
     ("gguf::Metadata", "gguf::meta"),
     ("gguf::StrArray", "gguf::meta"),
     ("gguf::Value", "gguf::meta"),

@@ -1,6 +1,6 @@
 //! The commands and their own flags; shared flag groups are in `flags.rs`.
 
-use super::flags::{EvalArgs, ModelArgs, SamplingArgs, TemplateArgs};
+use super::flags::{EvalArgs, ModelArgs, SamplingArgs, TemplateArgs, token_count};
 use super::output;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub struct SimpleArgs {
     /// Tokens to generate; -1 is until the end
     #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N",
           default_value_t = 32, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..))]
+          value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
     pub n_predict: i64,
     #[command(flatten)]
     pub model: ModelArgs,
@@ -91,7 +91,7 @@ pub struct ChatArgs {
     /// Tokens a reply may have; -1 is until its end
     #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N",
           default_value_t = -1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..))]
+          value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
     pub n_predict: i64,
     #[command(flatten)]
     pub template: TemplateArgs,
@@ -118,11 +118,18 @@ pub struct BenchArgs {
         short = 'p',
         long = "n-prompt",
         value_name = "N",
-        default_value_t = 512
+        default_value_t = 512,
+        value_parser = token_count
     )]
     pub n_prompt: usize,
     /// Generated tokens; 0 leaves decode out
-    #[arg(short = 'n', long = "n-gen", value_name = "N", default_value_t = 128)]
+    #[arg(
+        short = 'n',
+        long = "n-gen",
+        value_name = "N",
+        default_value_t = 128,
+        value_parser = token_count
+    )]
     pub n_gen: usize,
     /// Repeats
     #[arg(short = 'r', long = "repetitions", value_name = "N", default_value_t = 5,
@@ -190,7 +197,8 @@ pub struct LogitsArgs {
         long = "predict",
         visible_alias = "n-predict",
         value_name = "N",
-        default_value_t = 0
+        default_value_t = 0,
+        value_parser = token_count
     )]
     pub n_predict: usize,
     /// Print JSON (the only format)

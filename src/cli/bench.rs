@@ -16,8 +16,7 @@ const SPARE_CTX: usize = 16;
 pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     let gguf = load::open(&args.model)?;
     let path = gguf.path.display().to_string();
-    let weight_bytes = gguf.tensors.iter().map(|t| t.bytes).sum();
-    let model = load::model(gguf, &args.model, &args.eval)?;
+    let model = load::model(gguf, &args.eval)?;
     let n_ctx = args
         .n_prompt
         .saturating_add(args.n_gen)
@@ -42,7 +41,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         }
         BenchFormat::Md => {
             let arch = model.arch_name();
-            let size = human_bytes(weight_bytes);
+            let size = human_bytes(model.weight_bytes());
             writeln!(product, "| model | arch | size | threads | test | tok/s |")?;
             writeln!(product, "| --- | --- | ---: | ---: | ---: | ---: |")?;
             for (name, run) in [("pp", &pp), ("tg", &tg)] {

@@ -30,7 +30,7 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         None => template_source::of_model(&gguf.meta)?,
     };
     let sampling = args.sampling.sampled(&gguf.meta, &tokenizer)?;
-    let model = load::model(gguf, &args.model, &args.eval)?;
+    let model = load::model(gguf, &args.eval)?;
     let default_ctx = DEFAULT_CTX.min(model.n_ctx_train().max(1));
     let n_ctx = load::n_ctx(&args.eval.context, &model, default_ctx);
     let context = &args.eval.context;
@@ -60,8 +60,9 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         system_prompt: args.system_prompt,
     };
     chat.clear();
-    chat.introduce(&model);
-    let result = chat.turns(&mut Input::open()?);
+    let mut input = Input::open()?;
+    chat.introduce(&model, input.is_terminal());
+    let result = chat.turns(&mut input);
     tracing::info!(
         "prefill {}; decode {}; {}",
         chat.generator.prefill.describe(),
@@ -89,7 +90,7 @@ impl Chat<'_> {
         }
     }
 
-    fn introduce(&self, model: &Model) {
+    fn introduce(&self, model: &Model, to_person: bool) {
         let n_ctx = self.generator.session.n_ctx();
         let n_ctx_train = model.n_ctx_train();
         let below = if n_ctx < n_ctx_train {
@@ -103,6 +104,9 @@ impl Chat<'_> {
             human_bytes(self.generator.session.kv_bytes()),
             self.generator.chain.describe(),
         );
+        if to_person {
+            tracing::info!("/help lists the commands, /exit leaves");
+        }
     }
 
     /// Until the input ends. At a terminal an error costs the turn, in a pipe

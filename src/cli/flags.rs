@@ -1,7 +1,7 @@
 //! Flag groups that several commands share, named as in llama.cpp.
 
 use crate::gguf::Value;
-use crate::model::{Overrides, RopeOverrides, RopeScaling};
+use crate::model::{RopeOverrides, RopeScaling};
 use crate::quant::DType;
 use crate::sampling::SamplingParams;
 use crate::tokenizer::Tokenizer;
@@ -40,7 +40,7 @@ pub struct EvalArgs {
 #[command(next_help_heading = "Evaluation")]
 pub struct ContextArgs {
     /// Context in tokens; 0 is what the model was trained with
-    #[arg(short = 'c', long, value_name = "N")]
+    #[arg(short = 'c', long, value_name = "N", value_parser = token_count)]
     pub ctx_size: Option<usize>,
     /// Tokens of a prompt handed over at a time
     #[arg(short = 'b', long, value_name = "N", default_value_t = 2048,
@@ -153,24 +153,23 @@ pub struct RopeArgs {
     pub yarn_orig_ctx: Option<u32>,
 }
 
-/// What replaces the file's own parameters.
-pub fn overrides(model: &ModelArgs, rope: &RopeArgs) -> Overrides {
-    Overrides {
-        kv: model.override_kv.clone(),
-        rope: RopeOverrides {
-            freq_base: rope.rope_freq_base,
-            freq_scale: rope.rope_freq_scale,
-            scaling: rope.rope_scaling.map(|kind| match kind {
-                ScalingArg::None => RopeScaling::None_,
+impl RopeArgs {
+    /// What replaces the file's own parameters.
+    pub fn overrides(&self) -> RopeOverrides {
+        RopeOverrides {
+            freq_base: self.rope_freq_base,
+            freq_scale: self.rope_freq_scale,
+            scaling: self.rope_scaling.map(|kind| match kind {
+                ScalingArg::None => RopeScaling::None,
                 ScalingArg::Linear => RopeScaling::Linear,
                 ScalingArg::Yarn => RopeScaling::Yarn,
             }),
-            ext_factor: rope.yarn_ext_factor,
-            attn_factor: rope.yarn_attn_factor,
-            beta_fast: rope.yarn_beta_fast,
-            beta_slow: rope.yarn_beta_slow,
-            orig_ctx: rope.yarn_orig_ctx,
-        },
+            ext_factor: self.yarn_ext_factor,
+            attn_factor: self.yarn_attn_factor,
+            beta_fast: self.yarn_beta_fast,
+            beta_slow: self.yarn_beta_slow,
+            orig_ctx: self.yarn_orig_ctx,
+        }
     }
 }
 
@@ -293,10 +292,21 @@ fn parse_object(text: &str) -> std::result::Result<JsonObject, String> {
     serde_json::from_str(text).map_err(|e| format!("not a JSON object: {e}"))
 }
 
-fn positive(text: &str) -> std::result::Result<usize, String> {
+/// Positions are 32-bit integers, so no count of tokens is larger.
+const MAX_TOKENS: usize = i32::MAX as usize;
+
+/// A count of tokens or threads.
+pub fn token_count(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
+        Ok(n) if n <= MAX_TOKENS => Ok(n),
+        _ => Err(format!("not a whole number from 0 to {MAX_TOKENS}")),
+    }
+}
+
+fn positive(text: &str) -> std::result::Result<usize, String> {
+    match token_count(text) {
         Ok(n) if n > 0 => Ok(n),
-        _ => Err("not a whole number above 0".to_string()),
+        _ => Err(format!("not a whole number from 1 to {MAX_TOKENS}")),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::chat::StopMatcher;
 use crate::sampling::Chain;
 use crate::session::Session;
 use crate::tokenizer::{StreamDecoder, Tokenizer};
+use indicatif::ProgressBar;
 use std::time::{Duration, Instant};
 
 /// Why a generation ended.
@@ -74,10 +75,18 @@ impl Generator<'_> {
         load::need_room(prompt.len(), self.session.n_ctx())?;
         // At least one token is evaluated: its logits are what we want.
         let keep = common_prefix(&self.cached, prompt).min(prompt.len().saturating_sub(1));
-        self.cached.truncate(keep);
         self.session.truncate(keep);
+        // Less is left where a sliding window has moved on.
+        let keep = self.session.n_past();
+        self.cached.truncate(keep);
         let started = Instant::now();
-        let bar = progress(prompt.len() - keep, "prefill");
+        let n_new = prompt.len() - keep;
+        // A single batch has no progress to show.
+        let bar = if n_new > self.n_batch {
+            progress(n_new, "prefill")
+        } else {
+            ProgressBar::hidden()
+        };
         let mut next = None;
         for batch in prompt[keep..].chunks(self.n_batch) {
             if self.interrupt.is_set() {

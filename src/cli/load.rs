@@ -1,9 +1,9 @@
 //! From a path to a model, a tokenizer and a session.
 
-use super::flags::{ContextArgs, EvalArgs, ModelArgs, overrides};
+use super::flags::{ContextArgs, EvalArgs, ModelArgs};
 use super::model_path;
 use crate::gguf::{Gguf, Metadata};
-use crate::model::Model;
+use crate::model::{Model, Overrides};
 use crate::session::{Session, SessionParams};
 use crate::tokenizer::{EncodeOptions, Tokenizer};
 use crate::{Error, Result};
@@ -50,12 +50,17 @@ pub fn need_tensors(gguf: &Gguf) -> Result<()> {
 }
 
 /// The model of an opened file.
-pub fn model(gguf: Gguf, model: &ModelArgs, eval: &EvalArgs) -> Result<Arc<Model>> {
+pub fn model(gguf: Gguf, eval: &EvalArgs) -> Result<Arc<Model>> {
     need_tensors(&gguf)?;
     if eval.context.n_gpu_layers.is_some_and(|n| n != 0) {
         tracing::info!("no GPU support in this build: -ngl has no effect");
     }
-    Model::load(gguf, &overrides(model, &eval.rope)).map(Arc::new)
+    let overrides = Overrides {
+        rope: eval.rope.overrides(),
+        // `open` has applied them, for the tokenizer reads keys too.
+        kv: Vec::new(),
+    };
+    Model::load(gguf, &overrides).map(Arc::new)
 }
 
 /// Context in tokens: as `-c` says, else `default`.

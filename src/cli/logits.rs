@@ -31,7 +31,7 @@ pub fn run(args: LogitsArgs) -> anyhow::Result<()> {
     if tokens.is_empty() {
         return Err(prompt::empty().into());
     }
-    let model = load::model(gguf, &args.model, &args.eval)?;
+    let model = load::model(gguf, &args.eval)?;
     let n_vocab = model.n_vocab();
     check_ids(&tokens, n_vocab)?;
     let n_ctx = load::n_ctx(

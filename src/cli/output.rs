@@ -175,19 +175,25 @@ impl Product {
 
     /// Writes a piece and shows it at once.
     pub fn stream(&mut self, piece: &[u8]) -> io::Result<()> {
-        self.0.write_all(piece)?;
-        self.0.flush()
+        self.write_all(piece)?;
+        self.flush()
     }
 }
 
 impl Write for Product {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes)
+        self.0.write(bytes).map_err(unwritten)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.0.flush().map_err(unwritten)
     }
+}
+
+/// Names standard output; the kind stays what it is.
+fn unwritten(error: io::Error) -> io::Error {
+    let text = format!("cannot write to standard output: {error}; free some room or redirect it");
+    io::Error::new(error.kind(), text)
 }
 
 /// A progress bar on stderr; hidden unless that is a terminal and

@@ -31,7 +31,7 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     if tokens.is_empty() {
         return Err(prompt::empty().into());
     }
-    let model = load::model(gguf, &args.model, &args.eval)?;
+    let model = load::model(gguf, &args.eval)?;
     let limit = usize::try_from(args.n_predict).ok();
     let needed = match limit {
         Some(limit) => tokens.len().saturating_add(limit),

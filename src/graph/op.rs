@@ -272,7 +272,8 @@ impl Op {
                 let ids = src[1];
                 ensure(ids.dtype == DType::I32)?;
                 match a.ne[2] {
-                    1 if ids.ne[1] == 1 => Shape {
+                    // A batch of width 1 looks like no batch but for its live dimension.
+                    1 if ids.ne[1] == 1 && a.live.is_none_or(|l| l.dim != 2) => Shape {
                         dtype: DType::F32,
                         ne: [a.ne[0], ids.ne[0], 1, 1],
                         live: ids.live.map(|l| Live { dim: 1, ..l }),

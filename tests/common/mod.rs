@@ -1,7 +1,7 @@
 //! What several test files need.
 
 use llama_rs::gguf::Gguf;
-use llama_rs::model::{Model, RopeOverrides};
+use llama_rs::model::{Model, Overrides};
 use llama_rs::quant::DType;
 use llama_rs::session::{Session, SessionParams};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ pub fn data() -> PathBuf {
 /// A session over a file, as the commands make one.
 pub fn session(file: &Path, params: SessionParams) -> Session {
     let gguf = Gguf::open(file, true).expect("the file opens");
-    let model = Model::load(gguf, &RopeOverrides::default()).expect("the model loads");
+    let model = Model::load(gguf, &Overrides::default()).expect("the model loads");
     Session::new(Arc::new(model), params).expect("a session")
 }
 

@@ -78,9 +78,7 @@ pub fn attn(
         cell_seq: src[6].ints([0; 3]),
         dst: node.dst(ctx),
     };
-    let scratch = ctx.scratch(worker);
-    // SAFETY: scratch is 64-byte aligned and any bytes are valid floats.
-    let scratch = unsafe { scratch.align_to_mut::<f32>().1 };
+    let scratch = ctx.scratch.floats(worker);
     let n_tokens = job.q.ne[2];
     let group = shape.n_head / shape.n_head_kv;
     let mut turn = 0;
@@ -282,12 +280,8 @@ impl Job<'_> {
 
     /// Writes one head of one token.
     fn store(&self, t: usize, head: usize, o: &[f32], scale: f32) {
-        // SAFETY: the tile of (token, head) belongs to one thread; each head's
-        // values are written by that thread alone.
-        let out = unsafe {
-            let row = self.dst.ptr.add(t * self.dst.nb[1]).cast::<f32>();
-            std::slice::from_raw_parts_mut(row.add(head * o.len()), o.len())
-        };
-        out.iter_mut().zip(o).for_each(|(y, x)| *y = x * scale);
+        // A head of a token belongs to one tile, and so to one thread.
+        self.dst
+            .put([t, 0, 0], head * o.len(), o.iter().map(|x| x * scale));
     }
 }

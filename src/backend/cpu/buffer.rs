@@ -65,6 +65,40 @@ impl Drop for Buffer {
     }
 }
 
+/// Working memory of each thread, used by one kernel at a time.
+pub struct Scratch {
+    buffer: Buffer,
+    /// A thread's part, whole cache lines.
+    bytes: usize,
+}
+
+impl Scratch {
+    /// `bytes` (rounded up to a cache line) for each thread.
+    pub fn new(bytes: usize, n_threads: usize) -> Result<Scratch> {
+        let bytes = bytes.next_multiple_of(64);
+        Ok(Scratch {
+            buffer: Buffer::new(bytes * n_threads, "scratch")?,
+            bytes,
+        })
+    }
+
+    /// This thread's bytes.
+    #[allow(clippy::mut_from_ref)]
+    pub fn bytes(&self, worker: &Worker<'_>) -> &mut [u8] {
+        let at = self.buffer.at(worker.ith * self.bytes);
+        // SAFETY: each thread has its own part, and runs one kernel at a time,
+        // which asks for its scratch once.
+        unsafe { std::slice::from_raw_parts_mut(at, self.bytes) }
+    }
+
+    /// This thread's memory as f32.
+    #[allow(clippy::mut_from_ref)]
+    pub fn floats(&self, worker: &Worker<'_>) -> &mut [f32] {
+        // SAFETY: parts start on cache lines, and any bytes are valid floats.
+        unsafe { self.bytes(worker).align_to_mut::<f32>().1 }
+    }
+}
+
 /// Live counts of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Counts {
@@ -172,15 +206,54 @@ impl View {
         unsafe { std::slice::from_raw_parts(self.ptr, len) }
     }
 
-    /// A row's bytes for writing.
-    ///
-    /// # Safety
-    /// No other thread may touch this row before the next barrier.
-    #[allow(clippy::mut_from_ref)]
-    pub unsafe fn row_bytes_mut(&self, at: RowAt) -> &mut [u8] {
-        let len = self.ne[0] / self.dtype.block_len() * self.dtype.block_bytes();
-        // SAFETY: the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.row_ptr(at), len) }
+    /// All values of a contiguous f32 tensor (outputs, between runs).
+    pub fn all_floats(&self) -> &[f32] {
+        assert!(self.dtype == DType::F32 && self.nb[0] == 4, "packed f32");
+        // SAFETY: see the module text; contiguous tensors have no gaps.
+        unsafe { std::slice::from_raw_parts(self.ptr.cast(), self.n_rows() * self.ne[0]) }
+    }
+
+    /// The rows of this result that belong to one thread, as bytes.
+    pub fn my_row_bytes<'a>(
+        &'a self,
+        worker: &Worker<'_>,
+    ) -> impl Iterator<Item = (RowAt, &'a mut [u8])> {
+        worker.share(self.n_rows(), 1).map(|r| {
+            let at = self.row_at(r);
+            let len = self.row_bytes(at).len();
+            // SAFETY: shares of different threads are disjoint.
+            let row = unsafe { std::slice::from_raw_parts_mut(self.row_ptr(at), len) };
+            (at, row)
+        })
+    }
+
+    /// Rows `slots[t]` for this thread's part of the list, as bytes; slots
+    /// outside the tensor are passed over. The slots of a list are distinct.
+    pub fn my_slots<'a>(
+        &'a self,
+        worker: &Worker<'_>,
+        slots: &'a [i32],
+    ) -> impl Iterator<Item = (usize, &'a mut [u8])> {
+        worker.share(slots.len(), 1).filter_map(move |t| {
+            let slot = usize::try_from(slots[t]).ok().filter(|&s| s < self.ne[1])?;
+            let at = [slot, 0, 0];
+            let len = self.row_bytes(at).len();
+            // SAFETY: distinct slots, each in one thread's part of the list.
+            let row = unsafe { std::slice::from_raw_parts_mut(self.row_ptr(at), len) };
+            Some((t, row))
+        })
+    }
+
+    /// Writes `values` to a row from column `start` on. Only the thread that
+    /// owns these values may call it.
+    pub fn put(&self, at: RowAt, start: usize, values: impl ExactSizeIterator<Item = f32>) {
+        assert!(start + values.len() <= self.ne[0], "values inside the row");
+        // SAFETY: inside the row, and the module's contract.
+        let out = unsafe {
+            let first = self.row_ptr(at).cast::<f32>().add(start);
+            std::slice::from_raw_parts_mut(first, values.len())
+        };
+        out.iter_mut().zip(values).for_each(|(y, x)| *y = x);
     }
 
     /// The f32 rows of this result that belong to one thread.

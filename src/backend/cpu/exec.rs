@@ -1,6 +1,6 @@
 //! Compiles a planned graph to a list of nodes bound to memory, and runs it.
 
-use super::buffer::{Buffer, Counts, View};
+use super::buffer::{Buffer, Counts, Scratch, View};
 use super::matmul::{ActKind, act_kind, q8_bytes};
 use super::pool::{Pool, Worker};
 use super::rope::RopeTable;
@@ -119,8 +119,7 @@ impl Backend for CpuBackend {
             _arena: arena,
             simd: self.simd,
             counts: Counts::default(),
-            scratch: Buffer::new(scratch_bytes * n_threads, "scratch")?,
-            scratch_bytes,
+            scratch: Scratch::new(scratch_bytes, n_threads)?,
             identity: (0..widest as u32).collect(),
             nodes,
             rope_tables,
@@ -302,8 +301,7 @@ struct CpuExecutable {
     _arena: Arc<Buffer>,
     simd: Simd,
     counts: Counts,
-    scratch: Buffer,
-    scratch_bytes: usize,
+    scratch: Scratch,
     identity: Vec<u32>,
     nodes: Vec<Node>,
     rope_tables: Vec<RopeTable>,
@@ -348,7 +346,6 @@ impl Executable for CpuExecutable {
             identity: &self.identity,
             rope_tables: &self.rope_tables,
             scratch: &self.scratch,
-            scratch_bytes: self.scratch_bytes,
         };
         let nodes = &self.nodes;
         let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
@@ -368,11 +365,7 @@ impl Executable for CpuExecutable {
     }
 
     fn output(&self, index: usize) -> &[f32] {
-        let view = &self.outputs[index];
-        let n = view.n_rows() * view.ne[0];
-        // SAFETY: outputs are contiguous f32 results, and no run is under way
-        // (`run` takes `&mut self`).
-        unsafe { std::slice::from_raw_parts(view.ptr.cast(), n) }
+        self.outputs[index].all_floats()
     }
 
     fn compute_bytes(&self) -> usize {

@@ -5,7 +5,6 @@ pub mod buffer;
 mod elementwise;
 pub mod exec;
 pub mod matmul;
-mod mul_mat;
 mod norm;
 pub mod pool;
 mod reduce;
@@ -20,7 +19,8 @@ pub use exec::{CpuBackend, Storage};
 pub use simd::Simd;
 
 use crate::graph::Op;
-use buffer::View as Tensor;
+use buffer::{Scratch, View as Tensor};
+use matmul::op as mul_mat;
 use pool::Worker;
 use rope::RopeTable;
 
@@ -31,19 +31,7 @@ pub struct Ctx<'a> {
     /// 0, 1, 2, ...: the token list of products that take all rows.
     pub identity: &'a [u32],
     pub rope_tables: &'a [RopeTable],
-    scratch: &'a Buffer,
-    /// Bytes of scratch a thread owns.
-    scratch_bytes: usize,
-}
-
-impl Ctx<'_> {
-    /// This thread's scratch.
-    fn scratch(&self, worker: &Worker<'_>) -> &mut [u8] {
-        let at = self.scratch.at(worker.ith * self.scratch_bytes);
-        // SAFETY: the buffer holds `scratch_bytes` for each thread, and a thread
-        // runs one kernel at a time.
-        unsafe { std::slice::from_raw_parts_mut(at, self.scratch_bytes) }
-    }
+    pub scratch: &'a Scratch,
 }
 
 /// A node bound to memory.

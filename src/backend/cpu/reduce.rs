@@ -17,17 +17,13 @@ fn by_value(row: &[f32], a: i32, b: i32) -> Ordering {
 /// Index of the largest value of each row; ties go to the lowest index.
 pub fn argmax(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     let (dst, x) = (node.dst(ctx), node.src(ctx, 0));
-    if worker.ith != 0 {
-        return;
-    }
-    // SAFETY: only thread 0 writes this node's result.
-    let out = unsafe { dst.row_bytes_mut([0; 3]) };
-    for (r, out) in out.chunks_exact_mut(4).enumerate() {
-        let row = x.row([r, 0, 0]);
-        let best = (0..row.len() as i32)
-            .min_by(|&a, &b| by_value(row, a, b))
-            .unwrap_or(0);
-        out.copy_from_slice(&best.to_ne_bytes());
+    // One row of indices, so one thread has them all.
+    for (_, out) in dst.my_int_rows(worker) {
+        for (r, out) in out.iter_mut().enumerate() {
+            let row = x.row([r, 0, 0]);
+            let best = (0..row.len() as i32).min_by(|&a, &b| by_value(row, a, b));
+            *out = best.unwrap_or(0);
+        }
     }
 }
 

@@ -5,7 +5,8 @@ use super::buffer::{Buffer, Counts, View};
 use super::pool::Worker;
 use super::{Ctx, Node};
 use crate::error::Result;
-use crate::graph::{RopeMode, RopeParams};
+use crate::graph::{Live, RopeMode, RopeParams};
+use crate::quant::DType;
 
 /// cos and sin of every pair and token: `[n_rot / 2 cos | n_rot / 2 sin, n]`.
 pub struct RopeTable {
@@ -76,31 +77,29 @@ impl RopeTable {
         params.n_rot * n * 4
     }
 
-    fn row(&self, t: usize) -> View {
-        View {
-            ptr: self.values.at(t * self.params.n_rot * 4),
-            dtype: crate::quant::DType::F32,
-            ne: [self.params.n_rot, 1, 1, 1],
-            nb: [4, 0, 0, 0],
-            live: None,
-        }
+    /// `[n_rot, n]`, cut to the live tokens.
+    fn view(&self, counts: &Counts) -> View {
+        let (row, n) = (self.params.n_rot, self.pos.ne[0]);
+        let view = View {
+            ptr: self.values.at(0),
+            dtype: DType::F32,
+            ne: [row, n, 1, 1],
+            nb: [4, row * 4, row * n * 4, row * n * 4],
+            live: self.pos.live.map(|l| Live { dim: 1, ..l }),
+        };
+        view.cut(counts)
     }
 
     /// Computes this thread's tokens.
     pub fn fill(&self, counts: &Counts, worker: &Worker<'_>) {
         let pos = self.pos.cut(counts);
-        let half = self.angles.len();
-        for t in worker.share(pos.ne[0], 1) {
-            let p = f64::from(pos.ints([0; 3])[t]);
-            let row = self.row(t);
-            // SAFETY: each token's row belongs to one thread.
-            let out = unsafe { row.row_bytes_mut([0; 3]) };
-            let (cos, sin) = out.split_at_mut(half * 4);
-            for (i, angle) in self.angles.iter().enumerate() {
+        for (at, row) in self.view(counts).my_rows(worker) {
+            let p = f64::from(pos.ints([0; 3])[at[0]]);
+            let (cos, sin) = row.split_at_mut(self.angles.len());
+            for ((angle, cos), sin) in self.angles.iter().zip(cos).zip(sin) {
                 let (s, c) = (p * angle).sin_cos();
-                let at = i * 4..i * 4 + 4;
-                cos[at.clone()].copy_from_slice(&((c * self.magnitude) as f32).to_ne_bytes());
-                sin[at].copy_from_slice(&((s * self.magnitude) as f32).to_ne_bytes());
+                *cos = (c * self.magnitude) as f32;
+                *sin = (s * self.magnitude) as f32;
             }
         }
     }
@@ -109,12 +108,11 @@ impl RopeTable {
 /// Turns the first `n_rot` values of each head; the rest pass through.
 pub fn rope(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>, params: &RopeParams) {
     let (dst, x) = (node.dst(ctx), node.src(ctx, 0));
-    let table = &ctx.rope_tables[node.rope_table];
+    let table = ctx.rope_tables[node.rope_table].view(&ctx.counts);
     let half = params.n_rot / 2;
     for (at, out) in dst.my_rows(worker) {
         let x = x.row(at);
-        let row = table.row(at[1]);
-        let (cos, sin) = row.row([0; 3]).split_at(half);
+        let (cos, sin) = table.row([at[1], 0, 0]).split_at(half);
         let (a, b, step) = match params.mode {
             RopeMode::Norm => (0, 1, 2),
             RopeMode::Neox => (0, half, 1),

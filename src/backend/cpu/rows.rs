@@ -27,12 +27,7 @@ pub fn get_rows(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
 pub fn set_rows(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     let (cache, x, slots) = (node.dst(ctx), node.src(ctx, 1), node.src(ctx, 2));
     let slots = slots.ints([0; 3]);
-    for t in worker.share(x.ne[1], 1) {
-        let Some(slot) = usize::try_from(slots[t]).ok().filter(|&s| s < cache.ne[1]) else {
-            continue;
-        };
-        // SAFETY: slots of a batch are distinct, and each belongs to one thread.
-        let out = unsafe { cache.row_bytes_mut([slot, 0, 0]) };
+    for (t, out) in cache.my_slots(worker, &slots[..x.ne[1]]) {
         store_row(ctx, x.row([t, 0, 0]), cache.dtype, out);
     }
 }
@@ -65,10 +60,7 @@ pub fn cont(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
 /// A copy in another float type.
 pub fn cpy(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     let (dst, x) = (node.dst(ctx), node.src(ctx, 0));
-    for r in worker.share(dst.n_rows(), 1) {
-        let at = dst.row_at(r);
-        // SAFETY: shares of different threads are disjoint.
-        let out = unsafe { dst.row_bytes_mut(at) };
+    for (at, out) in dst.my_row_bytes(worker) {
         store_row(ctx, x.row(at), dst.dtype, out);
     }
 }

@@ -27,6 +27,7 @@ mod float;
 mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
+pub mod op;
 mod operands;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
@@ -119,6 +120,7 @@ pub struct MatMul<'a> {
 
 /// Scratch bytes a thread needs for up to `n` tokens, whatever the path and
 /// kind of activations.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 pub fn scratch_bytes(dtype: DType, _k: usize, n: usize) -> usize {
     let plain = scalar::scratch_bytes(n);
     #[cfg(target_arch = "x86_64")]

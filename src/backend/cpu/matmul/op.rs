@@ -1,10 +1,10 @@
 //! MUL_MAT, MUL_MAT_ID and the 8-bit form of their activations: cuts the work
-//! for the kernels in `matmul/`.
+//! for the kernels.
 
-use super::buffer::View;
-use super::matmul::{Acts, MatMul, ROW_TILE, quantize_row, scratch_bytes};
-use super::pool::Worker;
-use super::{Ctx, Node};
+use super::super::buffer::View;
+use super::super::pool::Worker;
+use super::super::{Ctx, Node};
+use super::{Acts, MatMul, ROW_TILE, quantize_row, scratch_bytes};
 
 /// Makes the 8-bit form of all live rows of `x`.
 pub fn quantize_q8(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
@@ -65,7 +65,7 @@ pub fn mul_mat(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
             list,
             dst.ptr.cast(),
             dst.nb[1] / 4,
-            ctx.scratch(worker),
+            ctx.scratch.bytes(worker),
         );
     }
 }
@@ -94,7 +94,7 @@ pub fn mul_mat_id(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     if rows.is_empty() {
         return;
     }
-    let scratch = ctx.scratch(worker);
+    let scratch = ctx.scratch.bytes(worker);
     let (lists, scratch) = scratch.split_at_mut(id_lists_bytes(n_used, n_tokens));
     // SAFETY: the scratch is aligned to 64 bytes and any bytes are valid u32.
     let lists = unsafe { lists.align_to_mut::<u32>().1 };
