@@ -65,13 +65,13 @@ fn row_seconds(simd: Simd, dtype: DType, (k, m): (usize, usize), n: usize, pool:
     let mut y = vec![1.0; m * n];
     let mut scratch = vec![1; scratch_bytes(dtype, k, n)];
     let mut best = f64::INFINITY;
-    for w in pool.chunks_exact(m * row_bytes).cycle().take(PASSES) {
+    for w in pool.chunks_exact(rows * row_bytes).cycle().take(PASSES) {
         let mm = MatMul {
             simd,
             dtype,
             w,
             k,
-            m,
+            m: rows,
             acts,
         };
         let start = Instant::now();

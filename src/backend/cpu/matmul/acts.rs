@@ -1,53 +1,36 @@
 //! Activations quantized to 8 bits, once for every matmul that reads them.
 //!
-//! A buffer of `n` rows of `k` values holds four planes, row by row:
+//! A buffer holds rows one after another; a row is a record of 48 bytes for
+//! each 32 values:
 //!
 //! ```text
-//! qu   [k,      n] u8    q + 128, where q = round(x / d), -127..=127
-//! qs   [k,      n] i8    q
-//! d    [k / 32, n] f32   scale of 32 values, max|x| / 127
-//! n32  [k / 32, n] f32   sum of q over 32 values: what a weight's offset multiplies
-//! n16  [k / 16, n] f32   the same for 16 values
+//! 0..32   q    i8     round(x / d), -127..=127
+//! 32..36  d    f32    max|x| / 127
+//! 36..40  n32  f32    sum of q: what a weight's offset multiplies
+//! 40..48  n16  f32 2  sum of the first and of the last 16
 //! ```
 //!
-//! `vpdpbusd` multiplies unsigned by signed bytes; either side can be the
-//! weights, hence both forms.
+//! so that a kernel needs one address for each token.
 
 use crate::backend::cpu::simd::Simd;
 
 /// Values that share a scale.
 pub const ACT_GROUP: usize = 32;
-/// What makes a signed lane unsigned: adding 128 flips the top bit.
-const BIAS: u8 = 128;
+/// Bytes of a record.
+pub(super) const RECORD: usize = 48;
+/// Where a record's `d`, `n32` and `n16` begin.
+pub(super) const D_AT: usize = 32;
+pub(super) const N32_AT: usize = 36;
+pub(super) const N16_AT: usize = 40;
 
 /// Exact bytes of the quantized form of `n` rows of `k` values, `k % 32 == 0`.
 pub fn q8_bytes(k: usize, n: usize) -> usize {
-    Q8Layout { k, n }.end()
+    n * row_bytes(k)
 }
 
-/// Byte offsets of the planes.
-#[derive(Clone, Copy)]
-pub(super) struct Q8Layout {
-    pub k: usize,
-    pub n: usize,
-}
-
-impl Q8Layout {
-    pub fn qs(self) -> usize {
-        self.n * self.k
-    }
-    pub fn d(self) -> usize {
-        2 * self.n * self.k
-    }
-    pub fn n32(self) -> usize {
-        self.d() + self.n * (self.k / 32) * 4
-    }
-    pub fn n16(self) -> usize {
-        self.n32() + self.n * (self.k / 32) * 4
-    }
-    fn end(self) -> usize {
-        self.n16() + self.n * (self.k / 16) * 4
-    }
+/// Bytes of a row of `k` values.
+pub(super) fn row_bytes(k: usize) -> usize {
+    k / ACT_GROUP * RECORD
 }
 
 /// Quantizes row `i` of a buffer of `n` rows of `k` values; every path of
@@ -62,75 +45,57 @@ impl Q8Layout {
 /// When `x` does not have `k` values or `k % 32 != 0`.
 pub unsafe fn quantize_row(simd: Simd, x: &[f32], buf: *mut u8, k: usize, n: usize, i: usize) {
     assert!(
-        x.len() == k && k % ACT_GROUP == 0,
+        x.len() == k && k.is_multiple_of(ACT_GROUP),
         "a row of {k} values, whole groups"
     );
+    debug_assert!(i < n);
+    // SAFETY: row `i` lies in the buffer and is this thread's (caller's contract).
+    let row = unsafe { buf.add(i * row_bytes(k)) }.cast::<[u8; RECORD]>();
     match simd {
-        Simd::Scalar => {
-            // SAFETY: the caller's contract is this function's.
-            unsafe { quantize(x, buf, Q8Layout { k, n }, i) }
-        }
+        // SAFETY: the row has a record for each 32 values.
+        Simd::Scalar => unsafe { quantize(x, row) },
         #[cfg(target_arch = "x86_64")]
-        Simd::Avx2 => {
-            // SAFETY: as above; a `Simd` other than Scalar comes from detection.
-            unsafe { quantize_avx2(x, buf, Q8Layout { k, n }, i) }
-        }
+        // SAFETY: as above; the caller vouches for the instruction set.
+        Simd::Avx2 => unsafe { quantize_avx2(x, row) },
         #[cfg(target_arch = "x86_64")]
-        Simd::Avx512 => {
-            // SAFETY: as above.
-            unsafe { quantize_avx512(x, buf, Q8Layout { k, n }, i) }
-        }
+        // SAFETY: as above.
+        Simd::Avx512 => unsafe { quantize_avx512(x, row) },
         #[cfg(not(target_arch = "x86_64"))]
-        Simd::Avx2 | Simd::Avx512 => {
-            // SAFETY: as above; these are never detected here.
-            unsafe { quantize(x, buf, Q8Layout { k, n }, i) }
-        }
+        // SAFETY: as above.
+        Simd::Avx2 | Simd::Avx512 => unsafe { quantize(x, row) },
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantize_avx2(x: &[f32], buf: *mut u8, layout: Q8Layout, i: usize) {
+unsafe fn quantize_avx2(x: &[f32], row: *mut [u8; RECORD]) {
     // SAFETY: the caller's contract.
-    unsafe { quantize(x, buf, layout, i) }
+    unsafe { quantize(x, row) }
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn quantize_avx512(x: &[f32], buf: *mut u8, layout: Q8Layout, i: usize) {
+unsafe fn quantize_avx512(x: &[f32], row: *mut [u8; RECORD]) {
     // SAFETY: the caller's contract.
-    unsafe { quantize(x, buf, layout, i) }
+    unsafe { quantize(x, row) }
 }
 
 /// The body, compiled once for each instruction set.
 ///
 /// # Safety
-/// As for [`quantize_row`].
+/// `row` has a writable record for each 32 values.
 #[inline(always)]
-unsafe fn quantize(x: &[f32], buf: *mut u8, layout: Q8Layout, i: usize) {
-    let groups = layout.k / ACT_GROUP;
-    // SAFETY: row `i` of each plane lies in the buffer (caller's contract).
-    let (qu, qs, d, n32, n16) = unsafe {
-        (
-            buf.add(i * layout.k).cast::<[u8; ACT_GROUP]>(),
-            buf.add(layout.qs() + i * layout.k)
-                .cast::<[u8; ACT_GROUP]>(),
-            buf.add(layout.d() + i * groups * 4).cast::<f32>(),
-            buf.add(layout.n32() + i * groups * 4).cast::<f32>(),
-            buf.add(layout.n16() + i * groups * 8).cast::<[f32; 2]>(),
-        )
-    };
-    let (chunks, _) = x.as_chunks::<ACT_GROUP>();
-    for (g, values) in chunks.iter().enumerate() {
-        let (lanes, scale, sums) = quantize_group(values);
+unsafe fn quantize(x: &[f32], row: *mut [u8; RECORD]) {
+    let (groups, _) = x.as_chunks::<ACT_GROUP>();
+    for (g, values) in groups.iter().enumerate() {
+        let (q, d, sums) = quantize_group(values);
         let (low, high) = (sums[0] as f32, sums[1] as f32);
-        // SAFETY: `g < groups`; the f32 planes may be unaligned.
+        let factors = [d, low + high, low, high];
+        // SAFETY: record `g` of the row, which may be unaligned.
         unsafe {
-            qs.add(g).write(lanes);
-            qu.add(g).write(lanes.map(|q| q ^ BIAS));
-            d.add(g).write_unaligned(scale);
-            n32.add(g).write_unaligned(low + high);
-            n16.add(g).write_unaligned([low, high]);
+            let record = row.add(g).cast::<u8>();
+            record.cast::<[u8; ACT_GROUP]>().write(q);
+            record.add(D_AT).cast::<[f32; 4]>().write_unaligned(factors);
         }
     }
 }
@@ -147,17 +112,17 @@ fn quantize_group(x: &[f32; ACT_GROUP]) -> ([u8; ACT_GROUP], f32, [i32; 2]) {
         max_bits = max_bits.max(v.to_bits() & 0x7FFF_FFFF);
     }
     let max = f32::from_bits(max_bits);
-    let (d, inv) = match (max.is_finite(), (127.0 / max).is_finite()) {
+    // Where 127 / max overflows the group counts as zero.
+    let (d, inverse) = match (max.is_finite(), (127.0 / max).is_finite()) {
         (true, true) => (max / 127.0, 127.0 / max),
         (true, false) => (0.0, 0.0),
         (false, _) => (f32::NAN, 0.0),
     };
-
     let mut lanes = [0u8; ACT_GROUP];
     let mut sums = [0i32; 2];
     for (half, sum) in sums.iter_mut().enumerate() {
         for i in half * 16..half * 16 + 16 {
-            let bits = (x[i] * inv + ROUND).to_bits() as i32;
+            let bits = (x[i] * inverse + ROUND).to_bits() as i32;
             *sum += bits.wrapping_sub(ROUND.to_bits() as i32);
             lanes[i] = bits as u8;
         }
@@ -179,26 +144,22 @@ mod tests {
     }
 
     #[test]
-    fn planes_hold_what_the_reference_quantizer_gives() {
+    fn records_hold_what_the_reference_quantizer_gives() {
         let x: Vec<f32> = (0..96)
             .map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.37)
             .collect();
         let (mut q, mut d, mut s16) = ([0; 96], [0.0; 3], [0.0; 6]);
         quantize_q8(&x, &mut q, &mut d, &mut s16);
         let buf = quantized(Simd::Scalar, &x);
-        let f32_at = |at: usize| f32::from_le_bytes(buf[at..at + 4].try_into().unwrap());
-        let layout = Q8Layout { k: 96, n: 1 };
-        for i in 0..96 {
-            assert_eq!(buf[layout.qs() + i] as i8, q[i]);
-            assert_eq!(i16::from(buf[i]), i16::from(q[i]) + 128);
-        }
         let sum = |q: &[i8]| q.iter().map(|&q| i32::from(q)).sum::<i32>() as f32;
-        for g in 0..3 {
-            assert_eq!(f32_at(layout.d() + 4 * g), d[g]);
-            assert_eq!(f32_at(layout.n32() + 4 * g), sum(&q[32 * g..][..32]));
-        }
-        for g in 0..6 {
-            assert_eq!(f32_at(layout.n16() + 4 * g), sum(&q[16 * g..][..16]));
+        for (g, record) in buf.chunks_exact(RECORD).enumerate() {
+            let f32_at = |at: usize| f32::from_le_bytes(record[at..at + 4].try_into().unwrap());
+            let q = &q[32 * g..][..32];
+            assert!(record.iter().zip(q).all(|(&a, &b)| a as i8 == b));
+            assert_eq!(f32_at(D_AT), d[g]);
+            assert_eq!(f32_at(N32_AT), sum(q));
+            assert_eq!(f32_at(N16_AT), sum(&q[..16]));
+            assert_eq!(f32_at(N16_AT + 4), sum(&q[16..]));
         }
     }
 
@@ -217,10 +178,9 @@ mod tests {
 
     #[test]
     fn zero_and_tiny_groups_are_zero_and_nan_stays() {
-        let layout = Q8Layout { k: 32, n: 1 };
         let d_of = |x: &[f32]| {
             let buf = quantized(Simd::best(), x);
-            f32::from_le_bytes(buf[layout.d()..layout.d() + 4].try_into().unwrap())
+            f32::from_le_bytes(buf[D_AT..D_AT + 4].try_into().unwrap())
         };
         assert_eq!(d_of(&[0.0; 32]), 0.0);
         assert_eq!(d_of(&[1e-40; 32]), 0.0);

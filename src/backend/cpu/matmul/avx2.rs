@@ -3,11 +3,12 @@
 use std::arch::x86_64::*;
 use std::ops::Mul;
 
-use super::driver::{Acts, KernelFn, Ops, Scratch};
+use super::driver::{KernelFn, Ops, Scratch};
 use super::entry::compile_kernels;
 use super::float;
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
+use super::operands::Acts;
 use super::tile::{Kind, Unpack};
 use super::unpack;
 use crate::quant::DType;
@@ -91,7 +92,7 @@ impl Lanes for U32x8 {
     #[inline(always)]
     fn prefetch(p: *const u8) {
         // SAFETY: a prefetch of any address is harmless.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut u8) {
@@ -147,10 +148,6 @@ impl Lanes for U32x8 {
         avx2!(U32x8(_mm256_sub_epi32(self.0, x.0)))
     }
     #[inline(always)]
-    fn sub_bytes(self, x: u8) -> Self {
-        avx2!(U32x8(_mm256_sub_epi8(self.0, _mm256_set1_epi8(x as i8))))
-    }
-    #[inline(always)]
     fn min(self, x: u32) -> Self {
         avx2!(U32x8(_mm256_min_epu32(self.0, _mm256_set1_epi32(x as i32))))
     }
@@ -201,15 +198,6 @@ impl Lanes for U32x8 {
     }
 
     #[inline(always)]
-    fn add_bytes(self, w: Self) -> Self {
-        // Two bytes make at most 256: no saturation.
-        avx2!({
-            let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), w.0);
-            let sums = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-            U32x8(_mm256_add_epi32(self.0, sums))
-        })
-    }
-    #[inline(always)]
     fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self {
         avx2!({
             let product = |u: __m256i| {
@@ -218,7 +206,7 @@ impl Lanes for U32x8 {
                 _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
             };
             let sum = if WIDE {
-                // Bit 7 apart: neither part exceeds 128 * 128 a product.
+                // Bit 7 apart: two products are at most 2 * 128 * 127.
                 let low = _mm256_and_si256(u.0, _mm256_set1_epi8(0x7F));
                 let top = _mm256_and_si256(u.0, _mm256_set1_epi8(-128));
                 _mm256_add_epi32(product(low), product(top))

@@ -3,11 +3,12 @@
 use std::arch::x86_64::*;
 use std::ops::Mul;
 
-use super::driver::{Acts, KernelFn, Ops, Scratch};
+use super::driver::{KernelFn, Ops, Scratch};
 use super::entry::compile_kernels;
 use super::float;
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
+use super::operands::Acts;
 use super::tile::{Kind, Unpack};
 use super::unpack;
 use crate::quant::DType;
@@ -15,7 +16,7 @@ use crate::quant::DType;
 compile_kernels!(
     U32x16,
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
-    [1 2 3 4 5 6 7 8]
+    [1 2 3 4 5 6 7 8 9 10 11 12]
 );
 
 /// 16 u32 lanes.
@@ -91,7 +92,7 @@ impl Lanes for U32x16 {
     #[inline(always)]
     fn prefetch(p: *const u8) {
         // SAFETY: a prefetch of any address is harmless.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut u8) {
@@ -150,10 +151,6 @@ impl Lanes for U32x16 {
         avx512!(U32x16(_mm512_sub_epi32(self.0, x.0)))
     }
     #[inline(always)]
-    fn sub_bytes(self, x: u8) -> Self {
-        avx512!(U32x16(_mm512_sub_epi8(self.0, _mm512_set1_epi8(x as i8))))
-    }
-    #[inline(always)]
     fn min(self, x: u32) -> Self {
         avx512!(U32x16(_mm512_min_epu32(
             self.0,
@@ -205,14 +202,6 @@ impl Lanes for U32x16 {
         avx512!(F32x16(_mm512_castsi512_ps(self.0)))
     }
 
-    #[inline(always)]
-    fn add_bytes(self, w: Self) -> Self {
-        avx512!(U32x16(_mm512_dpbusd_epi32(
-            self.0,
-            _mm512_set1_epi8(1),
-            w.0
-        )))
-    }
     #[inline(always)]
     fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self {
         avx512!(U32x16(_mm512_dpbusd_epi32(self.0, u.0, s.0)))

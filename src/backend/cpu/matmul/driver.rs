@@ -10,34 +10,22 @@
 
 use std::ops::Range;
 
-use super::tile::{GROUP_STEP, Q_STEP, ROW_TILE, Tile};
+use super::ROW_TILE;
+use super::operands::{Acts, Weights};
+use super::tile::{GROUP_STEP, Q_STEP, Tile};
 use crate::quant::DType;
 
 /// Values of a chunk for one or a few tokens: small, so that unpacking one
 /// overlaps with multiplying the one before.
 const K_CHUNK_DECODE: usize = 256;
-/// Values of a chunk for many tokens: 16 KiB of lanes and 6 KiB of factors.
-const K_CHUNK: usize = 1024;
+/// Values of a chunk for many tokens: 8 KiB of lanes and 2 or 4 of factors.
+const K_CHUNK: usize = 512;
 /// Values of a chunk in f32: 16 KiB.
 const K_CHUNK_F32: usize = 256;
 /// Up to this many tokens W comes from memory faster than it is used, so the
 /// next tile is asked for ahead of time.
 const DECODE_TOKENS: usize = 8;
 pub const CACHE_LINE: usize = 64;
-
-/// Activations as the kernels see them: the planes of `acts.rs`, or f32 rows.
-pub struct Acts {
-    /// Values a row.
-    pub k: usize,
-    pub qu: *const u8,
-    pub qs: *const i8,
-    pub d: *const f32,
-    /// `n32` or `n16`, by the weight's group.
-    pub sums: *const f32,
-    /// f32 values, rows `stride` values apart.
-    pub x: *const f32,
-    pub stride: usize,
-}
 
 /// A thread's scratch, cut into its parts.
 pub struct Scratch {
@@ -91,23 +79,12 @@ pub struct Ops {
     pub dot: Option<DotFn>,
 }
 
-/// Weights `[k, m]`, row after row, and the chunking they are worked in.
-pub struct Weights<'a> {
-    pub dtype: DType,
-    pub bytes: &'a [u8],
-    pub k: usize,
-    pub row_bytes: usize,
-    /// Activations are f32.
-    pub f32: bool,
-}
-
-impl Weights<'_> {
-    fn chunk(&self, n: usize) -> usize {
-        match (self.f32, n <= DECODE_TOKENS) {
-            (true, _) => K_CHUNK_F32,
-            (false, true) if n > 1 => K_CHUNK_DECODE,
-            (false, _) => K_CHUNK,
-        }
+/// Values of a chunk for `n` tokens.
+fn chunk_len(w: &Weights, n: usize) -> usize {
+    match (w.f32, n <= DECODE_TOKENS) {
+        (true, _) => K_CHUNK_F32,
+        (false, true) if n > 1 => K_CHUNK_DECODE,
+        (false, _) => K_CHUNK,
     }
 }
 
@@ -135,16 +112,6 @@ fn parts(dtype: DType, n: usize) -> [usize; 5] {
 /// Scratch bytes for `n` tokens.
 pub fn scratch_bytes(dtype: DType, n: usize) -> usize {
     parts(dtype, n).iter().sum::<usize>() + CACHE_LINE
-}
-
-/// The first `n` aligned f32 of a scratch.
-///
-/// # Panics
-/// When it is shorter.
-pub fn f32_scratch(scratch: &mut [u8], n: usize) -> &mut [f32] {
-    // SAFETY: every byte pattern is an f32.
-    let (_, values, _) = unsafe { scratch.align_to_mut::<f32>() };
-    &mut values[..n]
 }
 
 impl Scratch {
@@ -217,41 +184,63 @@ unsafe fn multiply_tile(
     tx: &[u32],
     scratch: &Scratch,
 ) {
-    let (n, chunk) = (tx.len(), w.chunk(tx.len()));
+    let (n, chunk) = (tx.len(), chunk_len(w, tx.len()));
     let block_at = |k: usize| k / w.dtype.block_len() * w.dtype.block_bytes();
     let tile = &w.bytes[rows.start * w.row_bytes..];
     for k0 in (0..w.k).step_by(chunk) {
         let k = chunk.min(w.k - k0);
         let bytes = block_at(k0)..block_at(k0 + k);
-        let (bytes_start, n_bytes) = (bytes.start, bytes.len());
-        // Whole tiles are read in place; float rows are read 16 bytes at a time.
-        let whole = rows.len() == ROW_TILE && (w.dtype.is_quantized() || bytes.len() % 16 == 0);
-        let (src, stride) = if whole {
+        let ahead = ROW_TILE * (w.row_bytes + bytes.start);
+        // Float rows are read 16 bytes at a time.
+        let even = w.dtype.is_quantized() || bytes.len() % 16 == 0;
+        let dot = ops.dot.filter(|_| even && n == 1);
+        if dot.is_none() && n <= DECODE_TOKENS {
+            prefetch(tile, ahead, ROW_TILE * bytes.len());
+        }
+        let (src, stride) = if even && rows.len() == ROW_TILE {
             (tile[bytes.start..].as_ptr(), w.row_bytes)
         } else {
             // SAFETY: the stage has room for a chunk of 16 rows.
             unsafe { stage(tile, rows.len(), w.row_bytes, bytes, scratch.stage) }
         };
-        let ahead = ROW_TILE * (w.row_bytes + bytes_start);
-        if let (Some(dot), [token]) = (ops.dot, tx) {
-            let rows = (src, stride, tile.as_ptr().wrapping_add(ahead));
-            // SAFETY: 16 rows of `k` values lie at `src`.
-            unsafe { dot(rows, (k0, k), acts, *token, scratch.acc) }
-            continue;
-        }
-        if n <= DECODE_TOKENS {
-            prefetch(tile, ahead, ROW_TILE * n_bytes);
-        }
-        // SAFETY: 16 rows of `k` values lie at `src`; the kernels get as many
-        // tokens as they take.
+        // SAFETY: 16 rows of `k` values lie at `src`, and `acc` has `n` tokens.
         unsafe {
-            (ops.unpack)(src, stride, k, scratch);
-            for t in (0..n).step_by(ops.kernels.len()) {
-                let tokens = ops.kernels.len().min(n - t);
-                let acc = scratch.acc.add(t * ROW_TILE);
-                ops.kernels[tokens - 1](scratch, k0, k, acts, tx[t..].as_ptr(), acc);
+            match dot {
+                Some(dot) => {
+                    let ahead = tile.as_ptr().wrapping_add(ahead);
+                    dot((src, stride, ahead), (k0, k), acts, tx[0], scratch.acc);
+                }
+                None => {
+                    (ops.unpack)(src, stride, k, scratch);
+                    multiply_chunk(ops, (k0, k), acts, tx, scratch);
+                }
             }
         }
+    }
+}
+
+/// Multiplies the unpacked chunk with all tokens, in blocks as equal as can be:
+/// small ones are less efficient.
+///
+/// # Safety
+/// As for [`KernelFn`].
+unsafe fn multiply_chunk(
+    ops: &Ops,
+    (k0, k): (usize, usize),
+    acts: &Acts,
+    tx: &[u32],
+    scratch: &Scratch,
+) {
+    let mut t = 0;
+    for blocks_left in (1..=tx.len().div_ceil(ops.kernels.len())).rev() {
+        let tokens = (tx.len() - t).div_ceil(blocks_left);
+        let kernel = ops.kernels[tokens - 1];
+        // SAFETY: the caller's contract; tokens `t..t + tokens` are left.
+        unsafe {
+            let acc = scratch.acc.add(t * ROW_TILE);
+            kernel(scratch, k0, k, acts, tx[t..].as_ptr(), acc);
+        }
+        t += tokens;
     }
 }
 
@@ -284,9 +273,9 @@ unsafe fn stage(
 fn prefetch(w: &[u8], at: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for line in (at..w.len().min(at + len)).step_by(CACHE_LINE) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
         // SAFETY: the address is inside `w`; a prefetch reads nothing anyway.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(w.as_ptr().add(line).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(w.as_ptr().add(line).cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (w, at, len);

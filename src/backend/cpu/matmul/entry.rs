@@ -75,6 +75,18 @@ macro_rules! compile_kernels {
         }
 
         #[target_feature(enable = $features)]
+        unsafe fn dot_float<T: float::FloatFormat>(
+            rows: (*const u8, usize, *const u8),
+            k: (usize, usize),
+            acts: &Acts,
+            token: u32,
+            acc: *mut f32,
+        ) {
+            // SAFETY: the contract of `DotFn`.
+            unsafe { float::dot::<$v, T>(rows, k, acts, token, acc) }
+        }
+
+        #[target_feature(enable = $features)]
         unsafe fn dot<U: Unpack>(
             rows: (*const u8, usize, *const u8),
             k: (usize, usize),
@@ -108,7 +120,7 @@ macro_rules! compile_kernels {
 
         /// What multiplies a float format with f32 activations.
         fn float<T: float::FloatFormat>() -> Ops {
-            Ops { unpack: widen::<T>, kernels: F32_KERNELS, dot: None }
+            Ops { unpack: widen::<T>, kernels: F32_KERNELS, dot: Some(dot_float::<T>) }
         }
 
         /// The functions for a type; `None` for I32, which holds no weights.

@@ -11,19 +11,19 @@
 //!
 //! so that a token's result does not depend on its neighbours.
 
-use super::driver::{Acts, CACHE_LINE};
+use super::ROW_TILE;
+use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
+use super::driver::CACHE_LINE;
 use super::lanes::{FloatLanes, Lanes};
-use super::tile::{
-    BlockRows, GROUP_STEP, Kind, Q_STEP, ROW_TILE, SCALE_STEP, Sink, Tile, TileOut, Unpack,
-};
+use super::operands::Acts;
+use super::tile::{BlockRows, GROUP_STEP, Kind, Q_STEP, SCALE_STEP, Sink, Tile, TileOut, Unpack};
 
 /// Unpacks `k` values (whole blocks) of 16 rows, `stride` bytes apart.
 ///
 /// Budget on AVX-512, for 512 weights (32 values of 16 rows) in 4 bits: 16
 /// loads with 12 inserts and 8 shuffles transpose 256 bytes, 12 operations
-/// split nibbles, centring and summing take 16, scales some 12, and there are
-/// 11 stores: about 60 instructions on two ports, 30 cycles; [`q8`] takes 6 a
-/// token.
+/// split nibbles, scales take some 12, and there are 10 stores: 44 instructions
+/// on two ports, 22 cycles; [`q8`] takes 6 a token.
 ///
 /// # Safety
 /// The instruction set of `V` is available, the blocks are readable, the tile
@@ -42,51 +42,61 @@ pub unsafe fn unpack<V: Lanes, U: Unpack>(src: *const u8, stride: usize, k: usiz
                     q: tile.q.add(b * len / 4 * Q_STEP),
                     groups: tile.groups.add(b * groups * GROUP_STEP),
                 };
-                U::unpack::<V, _>(block, &mut TileOut::<V, U>::new(at.from_row(r)));
+                U::unpack::<V, _>(block, &mut TileOut::<V, U>::new(at.seen_from(r)));
             }
         }
     }
 }
 
-/// Integer dot products of `LANES * 4` values for each token, added to `init`.
+/// Integer dot products of `LANES * 4` values for each token.
 ///
 /// # Safety
 /// `q` has that many lanes of W; each `x` that many values.
 #[inline(always)]
-unsafe fn group_dot<
-    V: Lanes,
-    const NT: usize,
-    const LANES: usize,
-    const AFFINE: bool,
-    const WIDE: bool,
->(
+unsafe fn group_dot<V: Lanes, const NT: usize, const LANES: usize, const WIDE: bool>(
     q: *const u8,
-    init: V,
     x: &[*const u8; NT],
     x_at: usize,
 ) -> [V; NT] {
-    let mut sum = [init; NT];
-    for i in 0..LANES {
-        // SAFETY: the caller vouches for a whole group of weights and activations.
-        unsafe {
+    // SAFETY: the caller vouches for a whole group of weights and activations.
+    unsafe {
+        let mut sum = [V::load(q).zero(); NT];
+        for i in 0..LANES {
             let w = V::load(q.add(i * Q_STEP));
             for t in 0..NT {
-                let x = V::broadcast(x[t].add(x_at + 4 * i));
-                let (u, s) = if AFFINE { (w, x) } else { (x, w) };
-                sum[t] = sum[t].dot::<WIDE>(u, s);
+                sum[t] = sum[t].dot::<WIDE>(w, V::broadcast(x[t].add(x_at + 4 * i)));
             }
         }
+        sum
     }
-    sum
 }
 
-/// Multiplies a tile: `HALVES` groups in 32 values, with offset `b` if `AFFINE`.
+/// Adds to `to` a group's `d * sum(q * q_x) + b * sum(q_x)`, or for a centred
+/// format, where `b` is minus the offset, `d * sum((q - offset) * q_x)`. Sums are
+/// whole numbers below 2^24, so the centring is exact.
+#[inline(always)]
+fn scale<V: Lanes, const AFFINE: bool>(
+    dot: V,
+    (d, b): (V::F, V::F),
+    n: V::F,
+    to: Option<V::F>,
+) -> V::F {
+    let dot = dot.to_f32();
+    let dot = if AFFINE { dot } else { b.mul_add(n, dot) };
+    let scaled = match to {
+        Some(to) => dot.mul_add(d, to),
+        None => dot * d,
+    };
+    if AFFINE { b.mul_add(n, scaled) } else { scaled }
+}
+
+/// Multiplies a tile: `HALVES` groups in 32 values; affine or centred.
 ///
 /// Budget on AVX-512, for 32 values of 16 rows and one token (1,024
-/// operations): 8 `vpdpbusd`, convert, scale, add, and add `b` times the sum: 11
-/// or 12 instructions on two ports (13 for groups of 16): 6 cycles, 170
-/// operations a cycle. Loads: 8 broadcasts, and for all tokens 8 lanes and 3
-/// factors.
+/// operations): 8 `vpdpbusd`, convert, scale, offset, add: 12 instructions on
+/// two ports (15 for groups of 16): 6 cycles, 170 operations a cycle. Loads: 10
+/// broadcasts, and for all tokens 8 lanes and 2 factors. Twelve tokens cover
+/// the latency of `vpdpbusd` (5 cycles).
 ///
 /// # Safety
 /// The instruction set of `V` is available; `tile` holds `k` values starting at
@@ -109,67 +119,48 @@ pub unsafe fn q8<
     // SAFETY: all addresses are inside the tile, the rows `tx` of `acts` and
     // `acc`, as the caller vouches.
     unsafe {
-        let mut x = [std::ptr::null::<u8>(); NT];
-        let mut d_x = [std::ptr::null::<f32>(); NT];
-        let mut n_x = [std::ptr::null::<f32>(); NT];
-        for t in 0..NT {
-            let at = *tx.add(t) as usize * acts.k + k0;
-            x[t] = if AFFINE {
-                acts.qs.cast::<u8>().add(at)
-            } else {
-                acts.qu.add(at)
-            };
-            d_x[t] = acts.d.add(at / 32);
-            n_x[t] = acts.sums.add(at / 32 * HALVES);
-        }
         for r in (0..ROW_TILE).step_by(V::ROWS) {
-            let part = tile.from_row(r);
-            let acc = acc.add(r);
-            let mut y = [V::F::load(acc); NT];
-            for t in 1..NT {
-                y[t] = V::F::load(acc.add(t * ROW_TILE));
+            let mut x = [std::ptr::null::<u8>(); NT];
+            let mut y = [V::F::load(acc.add(r)); NT];
+            for (t, (x, y)) in x.iter_mut().zip(&mut y).enumerate() {
+                *x = acts.row(*tx.add(t), k0 / ACT_GROUP * RECORD);
+                *y = V::F::load(acc.add(t * ROW_TILE + r));
             }
-            for g in 0..k / 32 {
-                let q = part.q.add(g * 8 * Q_STEP);
-                let entry = part.groups.add(g * HALVES * GROUP_STEP);
-                let factor = |i: usize| V::F::load(entry.add(i * SCALE_STEP).cast());
-                let init = |half: usize| {
-                    let init = V::load(entry.add(half * GROUP_STEP));
-                    if AFFINE { init.zero() } else { init }
+            let part = tile.seen_from(r);
+            let (mut q, mut entry) = (part.q.cast_const(), part.groups.cast_const());
+            for _ in 0..k / ACT_GROUP {
+                let factors = |i: usize| {
+                    let at = entry.add(i * GROUP_STEP);
+                    (V::F::load(at.cast()), V::F::load(at.add(SCALE_STEP).cast()))
                 };
                 let mut sum = [y[0]; NT];
                 if HALVES == 1 {
-                    let dot = group_dot::<V, NT, 8, AFFINE, WIDE>(q, init(0), &x, 32 * g);
+                    let dot = group_dot::<V, NT, 8, WIDE>(q, &x, 0);
                     for t in 0..NT {
-                        sum[t] = dot[t].to_f32() * factor(1);
-                        if AFFINE {
-                            sum[t] = factor(2).mul_add(V::F::broadcast(n_x[t].add(g)), sum[t]);
-                        }
+                        let n = V::F::broadcast(x[t].add(N32_AT).cast());
+                        sum[t] = scale::<V, AFFINE>(dot[t], factors(0), n, None);
                     }
                 } else {
-                    let dot = group_dot::<V, NT, 4, AFFINE, WIDE>(q, init(0), &x, 32 * g);
+                    let dot = group_dot::<V, NT, 4, WIDE>(q, &x, 0);
                     for t in 0..NT {
-                        sum[t] = dot[t].to_f32() * factor(1);
-                        if AFFINE {
-                            sum[t] = factor(2).mul_add(V::F::broadcast(n_x[t].add(2 * g)), sum[t]);
-                        }
+                        let n = V::F::broadcast(x[t].add(N16_AT).cast());
+                        sum[t] = scale::<V, AFFINE>(dot[t], factors(0), n, None);
                     }
-                    let q = q.add(4 * Q_STEP);
-                    let dot = group_dot::<V, NT, 4, AFFINE, WIDE>(q, init(1), &x, 32 * g + 16);
+                    let dot = group_dot::<V, NT, 4, WIDE>(q.add(4 * Q_STEP), &x, 16);
                     for t in 0..NT {
-                        sum[t] = dot[t].to_f32().mul_add(factor(4), sum[t]);
-                        if AFFINE {
-                            let n = V::F::broadcast(n_x[t].add(2 * g + 1));
-                            sum[t] = factor(5).mul_add(n, sum[t]);
-                        }
+                        let n = V::F::broadcast(x[t].add(N16_AT + 4).cast());
+                        sum[t] = scale::<V, AFFINE>(dot[t], factors(1), n, Some(sum[t]));
                     }
                 }
                 for t in 0..NT {
-                    y[t] = sum[t].mul_add(V::F::broadcast(d_x[t].add(g)), y[t]);
+                    y[t] = sum[t].mul_add(V::F::broadcast(x[t].add(D_AT).cast()), y[t]);
+                    x[t] = x[t].add(RECORD);
                 }
+                q = q.add(8 * Q_STEP);
+                entry = entry.add(HALVES * GROUP_STEP);
             }
-            for t in 0..NT {
-                y[t].store(acc.add(t * ROW_TILE));
+            for (t, y) in y.into_iter().enumerate() {
+                y.store(acc.add(t * ROW_TILE + r));
             }
         }
     }
@@ -177,10 +168,8 @@ pub unsafe fn q8<
 
 /// Multiplies the groups of one block with one token as they are unpacked.
 struct DotOut<V: Lanes, U> {
-    /// Activations of the block.
-    qs: *const u8,
-    d: *const f32,
-    sums: *const f32,
+    /// The block's records of activations.
+    x: *const u8,
     /// Sums of the rows.
     y: V::F,
     /// First halves of up to four 32 values, where groups are of 16.
@@ -189,40 +178,40 @@ struct DotOut<V: Lanes, U> {
 }
 
 impl<V: Lanes, U: Unpack> DotOut<V, U> {
-    /// Sum of `q * q_x` over group `g`, and sum of `q_x` in every lane.
+    /// Adds group `g`.
     #[inline(always)]
-    fn products(&self, g: usize, q: &[V]) -> (V::F, V::F) {
+    fn add<const AFFINE: bool>(&mut self, g: usize, q: &[V], factors: (V::F, V::F)) {
         assert!((g + 1) * U::GROUP <= U::DTYPE.block_len() && 4 * q.len() == U::GROUP);
-        let mut dot = q[0].zero();
-        for (i, &q) in q.iter().enumerate() {
-            // SAFETY: group `g` is inside the block, whose activations are at `qs`.
-            let x = unsafe { V::broadcast(self.qs.add(4 * i + g * U::GROUP)) };
-            dot = if U::WIDE {
-                dot.dot::<true>(q, x)
-            } else {
-                dot.dot::<false>(q, x)
-            };
-        }
-        // SAFETY: as above.
-        (dot.to_f32(), unsafe { V::F::broadcast(self.sums.add(g)) })
-    }
-
-    /// Adds a group's `sum = d * products (+ b * n)`, made by `add` from what it
-    /// is added to.
-    #[inline(always)]
-    fn add(&mut self, g: usize, products: V::F, d: V::F, offset: impl Fn(V::F) -> V::F) {
-        let pair = g / 2 % 4;
-        if U::GROUP == 16 && g % 2 == 0 {
-            self.halves[pair] = offset(products * d);
-            return;
-        }
-        let sum = match U::GROUP {
-            16 => offset(products.mul_add(d, self.halves[pair])),
-            _ => offset(products * d),
+        let at = g * U::GROUP % ACT_GROUP;
+        let n_at = if U::GROUP == 16 {
+            N16_AT + at / 4
+        } else {
+            N32_AT
         };
-        // SAFETY: the group's 32 values are inside the block.
-        let d_x = unsafe { V::F::broadcast(self.d.add(g * U::GROUP / 32)) };
-        self.y = sum.mul_add(d_x, self.y);
+        let mut dot = q[0].zero();
+        // SAFETY: group `g` is inside the block, whose records are at `x`.
+        let (n, d_x) = unsafe {
+            let record = self.x.add(g * U::GROUP / ACT_GROUP * RECORD);
+            for (i, &q) in q.iter().enumerate() {
+                let x = V::broadcast(record.add(at + 4 * i));
+                dot = match U::WIDE {
+                    true => dot.dot::<true>(q, x),
+                    false => dot.dot::<false>(q, x),
+                };
+            }
+            (
+                V::F::broadcast(record.add(n_at).cast()),
+                V::F::broadcast(record.add(D_AT).cast()),
+            )
+        };
+        let (pair, first) = (g / 2 % 4, g.is_multiple_of(2));
+        let to = (U::GROUP == 16 && !first).then_some(self.halves[pair]);
+        let sum = scale::<V, AFFINE>(dot, factors, n, to);
+        if U::GROUP == 16 && first {
+            self.halves[pair] = sum;
+        } else {
+            self.y = sum.mul_add(d_x, self.y);
+        }
     }
 }
 
@@ -232,17 +221,14 @@ impl<V: Lanes, U: Unpack> Sink<V> for DotOut<V, U> {
         let Kind::Centred(offset) = U::KIND else {
             unreachable!("an affine format gives b")
         };
-        let (products, n) = self.products(g, q);
-        // Whole numbers below 2^24: exact, as in the tile's integer sum.
-        // SAFETY: a local value.
+        // SAFETY: a local value; the instruction set is that of `d`.
         let offset = unsafe { V::F::broadcast(&-f32::from(offset)) };
-        self.add(g, offset.mul_add(n, products), d, |sum| sum);
+        self.add::<false>(g, q, (d, offset));
     }
 
     #[inline(always)]
     fn group_affine(&mut self, g: usize, q: &[V], d: V::F, b: V::F) {
-        let (products, n) = self.products(g, q);
-        self.add(g, products, d, |sum| b.mul_add(n, sum));
+        self.add::<true>(g, q, (d, b));
     }
 }
 
@@ -267,16 +253,13 @@ pub unsafe fn dot<V: Lanes, U: Unpack>(
     acc: *mut f32,
 ) {
     let (len, bytes) = (U::DTYPE.block_len(), U::DTYPE.block_bytes());
-    let at = token as usize * acts.k + k0;
     // SAFETY: all addresses are inside the rows, the activations' row and `acc`,
     // as the caller vouches.
     unsafe {
         for r in (0..ROW_TILE).step_by(V::ROWS) {
             let y = V::F::load(acc.add(r));
             let mut out = DotOut::<V, U> {
-                qs: acts.qs.cast::<u8>().add(at),
-                d: acts.d.add(at / 32),
-                sums: acts.sums.add(at / U::GROUP),
+                x: acts.row(token, k0 / ACT_GROUP * RECORD),
                 y,
                 halves: [y; 4],
                 format: std::marker::PhantomData,
@@ -288,9 +271,7 @@ pub unsafe fn dot<V: Lanes, U: Unpack>(
                 }
                 let block = BlockRows::new(src.add(b * bytes + r * stride), stride, bytes);
                 U::unpack::<V, _>(block, &mut out);
-                out.qs = out.qs.add(len);
-                out.d = out.d.add(len / 32);
-                out.sums = out.sums.add(len / U::GROUP);
+                out.x = out.x.add(len / ACT_GROUP * RECORD);
             }
             out.y.store(acc.add(r));
         }

@@ -50,8 +50,6 @@ pub trait Lanes: Copy {
     fn sar(self, bits: u32) -> Self;
     fn sub(self, x: u32) -> Self;
     fn sub_lanes(self, x: Self) -> Self;
-    /// Subtracts from each of the four bytes of a lane.
-    fn sub_bytes(self, x: u8) -> Self;
     /// Unsigned minimum.
     fn min(self, x: u32) -> Self;
     /// Each byte (0..16) becomes the table's entry.
@@ -68,11 +66,9 @@ pub trait Lanes: Copy {
     /// Each lane's bits as f32.
     fn as_f32(self) -> Self::F;
 
-    /// `self` plus, in each lane, the sum of the four signed bytes of `w`.
-    fn add_bytes(self, w: Self) -> Self;
     /// `self` plus, in each lane, the dot product of the four unsigned bytes of
-    /// `u` with the four signed bytes of `s`. Exact where `|u * s| <= 2^14`, and
-    /// for all values when `WIDE`.
+    /// `u` with the four signed bytes of `s`. Exact where no `|s|` exceeds 127
+    /// and, unless `WIDE`, no `u` does.
     fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self;
 }
 

@@ -17,6 +17,7 @@ mod acts;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
 mod driver;
 #[cfg(target_arch = "x86_64")]
 mod entry;
@@ -27,22 +28,25 @@ mod gemm;
 #[cfg(target_arch = "x86_64")]
 mod lanes;
 pub mod op;
+mod operands;
 mod scalar;
+#[cfg(target_arch = "x86_64")]
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
 
 pub use acts::{ACT_GROUP, q8_bytes, quantize_row};
-pub use tile::ROW_TILE;
 
 use std::ops::Range;
 
-use acts::Q8Layout;
 #[cfg(target_arch = "x86_64")]
 use driver::Ops;
 
 use super::simd::Simd;
 use crate::quant::DType;
+
+/// Rows that are worked on together: threads had best get multiples of it.
+pub const ROW_TILE: usize = 16;
 
 /// What a matmul reads beside its weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,7 +60,7 @@ pub enum ActKind {
 /// The activations a weight of this type is multiplied with: 8 bits, except for
 /// float weights, in `exact` mode, and where a row is not whole groups.
 pub fn act_kind(dtype: DType, k: usize, exact: bool) -> ActKind {
-    if exact || !dtype.is_quantized() || k % ACT_GROUP != 0 {
+    if exact || !dtype.is_quantized() || !k.is_multiple_of(ACT_GROUP) {
         ActKind::F32
     } else {
         ActKind::Q8
@@ -83,33 +87,18 @@ impl Acts<'_> {
         }
     }
 
-    /// Addresses for the kernels; `group` is the weight type's (16 or 32).
-    fn view(&self, k: usize, group: usize) -> driver::Acts {
-        let mut view = driver::Acts {
-            k,
-            qu: std::ptr::null(),
-            qs: std::ptr::null(),
-            d: std::ptr::null(),
-            sums: std::ptr::null(),
-            x: std::ptr::null(),
-            stride: 0,
-        };
+    /// Addresses for the kernels.
+    fn view(&self, k: usize) -> operands::Acts {
         match *self {
-            Acts::Q8 { buf, n } => {
-                let layout = Q8Layout { k, n };
-                let sums = if group == 16 {
-                    layout.n16()
-                } else {
-                    layout.n32()
-                };
-                view.qu = buf.as_ptr();
-                view.qs = buf[layout.qs()..].as_ptr().cast();
-                view.d = buf[layout.d()..].as_ptr().cast();
-                view.sums = buf[sums..].as_ptr().cast();
-            }
-            Acts::F32 { x, stride } => (view.x, view.stride) = (x.as_ptr(), stride),
+            Acts::Q8 { buf, .. } => operands::Acts {
+                x: buf.as_ptr(),
+                stride_bytes: acts::row_bytes(k),
+            },
+            Acts::F32 { x, stride } => operands::Acts {
+                x: x.as_ptr().cast(),
+                stride_bytes: stride * size_of::<f32>(),
+            },
         }
-        view
     }
 }
 
@@ -131,8 +120,13 @@ pub struct MatMul<'a> {
 
 /// Scratch bytes a thread needs for up to `n` tokens, whatever the path and
 /// kind of activations.
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
 pub fn scratch_bytes(dtype: DType, _k: usize, n: usize) -> usize {
-    driver::scratch_bytes(dtype, n)
+    let plain = scalar::scratch_bytes(n);
+    #[cfg(target_arch = "x86_64")]
+    return plain.max(driver::scratch_bytes(dtype, n));
+    #[cfg(not(target_arch = "x86_64"))]
+    plain
 }
 
 impl MatMul<'_> {
@@ -162,11 +156,10 @@ impl MatMul<'_> {
         let n_rows = self.acts.rows(self.k);
         assert!(tx.len() == ty.len() && tx.iter().all(|&row| (row as usize) < n_rows));
         assert!(rows.end <= self.m && self.m * row_bytes <= self.w.len());
-        let acts = self
-            .acts
-            .view(self.k, self.dtype.lane_group().unwrap_or(ACT_GROUP));
+        let acts = self.acts.view(self.k);
         let f32 = matches!(self.acts, Acts::F32 { .. });
-        let weights = driver::Weights {
+        assert!(f32 || self.dtype.is_quantized(), "float weights take f32");
+        let weights = operands::Weights {
             dtype: self.dtype,
             bytes: self.w,
             k: self.k,

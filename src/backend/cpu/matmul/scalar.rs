@@ -4,11 +4,17 @@
 
 use std::ops::Range;
 
-use super::driver::{self, Acts, Weights};
+use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
+use super::operands::{Acts, Weights};
 use crate::quant::{Block, DType, MAX_BLOCK_GROUPS, MAX_BLOCK_LEN, cast_blocks, with_block};
 
 /// f32 sums kept side by side: what the compiler can put in vectors.
 const SUMS: usize = 8;
+
+/// Scratch bytes for `n` tokens: their sums, and room to align them.
+pub fn scratch_bytes(n: usize) -> usize {
+    (n + 1) * size_of::<f32>()
+}
 
 /// Computes `y[ty[j] * y_stride + r]` for `r` in `rows` and every `j`.
 ///
@@ -23,7 +29,7 @@ pub unsafe fn run(
     (y, y_stride): (*mut f32, usize),
     scratch: &mut [u8],
 ) {
-    let acc = driver::f32_scratch(scratch, tx.len());
+    let acc = f32_scratch(scratch, tx.len());
     for r in rows {
         let row = &w.bytes[r * w.row_bytes..][..w.row_bytes];
         acc.fill(0.0);
@@ -67,18 +73,20 @@ unsafe fn block_q8<B: Block>(block: &B, k0: usize, acts: &Acts, tx: &[u32], acc:
     let groups = B::LEN / B::GROUP;
     block.unpack(&mut q[..B::LEN], &mut d[..groups], &mut m[..groups]);
     for (acc, &row) in acc.iter_mut().zip(tx) {
-        let row = row as usize;
         for g in 0..groups {
             let k = k0 + g * B::GROUP;
-            // SAFETY: group `g` of the block is inside row `row` of each plane.
+            let at = k % ACT_GROUP;
+            let n_at = if B::GROUP == 16 {
+                N16_AT + at / 4
+            } else {
+                N32_AT
+            };
+            // SAFETY: the record of value `k` in row `row`, which holds the group.
             let (x, d_x, n_x) = unsafe {
-                (
-                    std::slice::from_raw_parts(acts.qs.add(row * acts.k + k), B::GROUP),
-                    acts.d.add(row * acts.k / 32 + k / 32).read_unaligned(),
-                    acts.sums
-                        .add(row * acts.k / B::GROUP + k / B::GROUP)
-                        .read_unaligned(),
-                )
+                let record = acts.row(row, k / ACT_GROUP * RECORD);
+                let x = std::slice::from_raw_parts(record.add(at).cast::<i8>(), B::GROUP);
+                let f32_at = |at: usize| record.add(at).cast::<f32>().read_unaligned();
+                (x, f32_at(D_AT), f32_at(n_at))
             };
             let q = &q[g * B::GROUP..][..B::GROUP];
             let products = q.iter().zip(x).map(|(&q, &x)| i32::from(q) * i32::from(x));
@@ -103,8 +111,8 @@ unsafe fn row_f32(dtype: DType, w: &[u8], k: usize, acts: &Acts, tx: &[u32], acc
         for (acc, &row) in acc.iter_mut().zip(tx) {
             // SAFETY: values `k0..k0 + len` of row `row`.
             let x = unsafe {
-                let x = acts.x.add(row as usize * acts.stride);
-                std::slice::from_raw_parts(x.add(k0), len)
+                let x = acts.row(row, k0 * size_of::<f32>()).cast::<f32>();
+                std::slice::from_raw_parts(x, len)
             };
             *acc += dot(values, x);
         }
@@ -129,4 +137,14 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     }
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
     sums.iter().sum::<f32>() + rest
+}
+
+/// The first `n` aligned f32 of a scratch.
+///
+/// # Panics
+/// When it is shorter.
+fn f32_scratch(scratch: &mut [u8], n: usize) -> &mut [f32] {
+    // SAFETY: every byte pattern is an f32.
+    let (_, values, _) = unsafe { scratch.align_to_mut::<f32>() };
+    &mut values[..n]
 }

@@ -4,25 +4,21 @@
 //! (values that share a scale, 16 or 32):
 //!
 //! ```text
-//! q       [4, 16 rows, k / 4]  four consecutive values of a row make a lane
-//! groups  [3, 16 rows, k / G]  i32 init = -128 * sum of the group's q,
-//!                              f32 d, f32 b
+//! q       [4, 16 rows, k / 4] u8   four consecutive values of a row make a lane
+//! groups  [2, 16 rows, k / G] f32  d, then b (affine) or -offset (centred):
+//!                                  value = d * q + b, or d * (q - offset)
 //! ```
-//!
-//! Centred formats: q is signed, value = d * q, and `init` takes out the bias of
-//! the activations. Affine formats: q is unsigned, value = d * q + b.
 
+use super::ROW_TILE;
 use super::lanes::{FloatLanes, Lanes};
 use crate::quant::DType;
 
-/// Rows in a tile.
-pub const ROW_TILE: usize = 16;
 /// Bytes of a lane (four values) of all rows of a tile.
 pub const Q_STEP: usize = 4 * ROW_TILE;
-/// Bytes of one group's init, d or b.
+/// Bytes of one group's d or b.
 pub const SCALE_STEP: usize = 4 * ROW_TILE;
 /// Bytes of one group's entry.
-pub const GROUP_STEP: usize = 3 * SCALE_STEP;
+pub const GROUP_STEP: usize = 2 * SCALE_STEP;
 
 /// Where a tile (or the part of its rows that one vector covers) lies.
 #[derive(Clone, Copy)]
@@ -37,7 +33,7 @@ impl Tile {
     /// # Safety
     /// `r < ROW_TILE`, and the pointers are those of a whole tile.
     #[inline(always)]
-    pub unsafe fn from_row(self, r: usize) -> Tile {
+    pub unsafe fn seen_from(self, r: usize) -> Tile {
         // SAFETY: stays inside the first lane of the tile.
         unsafe {
             Tile {
@@ -137,20 +133,6 @@ impl<V: Lanes, U: Unpack> TileOut<V, U> {
             types: std::marker::PhantomData,
         }
     }
-
-    /// Stores a group's lanes and gives the address of its entry.
-    #[inline(always)]
-    fn store(&mut self, g: usize, q: &[V]) -> *mut u8 {
-        assert!((g + 1) * U::GROUP <= U::DTYPE.block_len() && 4 * q.len() == U::GROUP);
-        // SAFETY: group `g` is inside the block, by the assertion, and the block
-        // inside the tile, by the contract of `new`.
-        unsafe {
-            for (i, lanes) in q.iter().enumerate() {
-                lanes.store(self.tile.q.add((g * q.len() + i) * Q_STEP));
-            }
-            self.tile.groups.add(g * GROUP_STEP)
-        }
-    }
 }
 
 impl<V: Lanes, U: Unpack> Sink<V> for TileOut<V, U> {
@@ -159,27 +141,23 @@ impl<V: Lanes, U: Unpack> Sink<V> for TileOut<V, U> {
         let Kind::Centred(offset) = U::KIND else {
             unreachable!("an affine format gives b")
         };
-        let mut signed = [q[0]; 8];
-        let mut sum = q[0].zero();
-        for (signed, q) in signed.iter_mut().zip(q) {
-            *signed = q.sub_bytes(offset);
-            sum = sum.add_bytes(*signed);
-        }
-        let entry = self.store(g, &signed[..q.len()]);
-        // SAFETY: the entry has room for three factors.
-        unsafe {
-            sum.zero().sub_lanes(sum).shl(7).store(entry);
-            d.store(entry.add(SCALE_STEP).cast());
-        }
+        // SAFETY: a local value; the instruction set is that of `d`.
+        let offset = unsafe { V::F::broadcast(&-f32::from(offset)) };
+        self.group_affine(g, q, d, offset);
     }
 
     #[inline(always)]
     fn group_affine(&mut self, g: usize, q: &[V], d: V::F, b: V::F) {
-        let entry = self.store(g, q);
-        // SAFETY: the entry has room for three factors.
+        assert!((g + 1) * U::GROUP <= U::DTYPE.block_len() && 4 * q.len() == U::GROUP);
+        // SAFETY: group `g` is inside the block, by the assertion, and the block
+        // inside the tile, by the contract of `new`.
         unsafe {
-            d.store(entry.add(SCALE_STEP).cast());
-            b.store(entry.add(2 * SCALE_STEP).cast());
+            for (i, lanes) in q.iter().enumerate() {
+                lanes.store(self.tile.q.add((g * q.len() + i) * Q_STEP));
+            }
+            let entry = self.tile.groups.add(g * GROUP_STEP);
+            d.store(entry.cast());
+            b.store(entry.add(SCALE_STEP).cast());
         }
     }
 }

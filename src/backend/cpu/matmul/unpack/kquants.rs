@@ -153,7 +153,7 @@ impl Unpack for Q6K {
                 let far = block.columns(64 * HALF + 32 + 16 * PART);
                 unroll!(J in [0 1 2 3] {
                     const G: usize = 8 * HALF + 2 * J + PART;
-                    let mut q = if J % 2 == 0 { near } else { far };
+                    let mut q = [near, far][J % 2];
                     for i in 0..4 {
                         // Two bits of each byte to bits 4 and 5.
                         let upper = shift(upper[i], 4 - 2 * J as i32).and(0x3030_3030);
