@@ -1,6 +1,6 @@
 //! Super-blocks of 256 values with small integer scales for 16 or 32.
 
-use super::{LOW2, LOW4, byte, join, shift};
+use super::{LOW2, LOW4, byte, each, join, shift};
 use crate::backend::cpu::matmul::lanes::Lanes;
 use crate::backend::cpu::matmul::tile::{BlockRows, Kind, Sink, Unpack};
 use crate::quant::DType;
@@ -35,7 +35,7 @@ impl Unpack for Q2K {
             unroll!(J in [0 1 2 3] {
                 const G: usize = 8 * (PART / 2) + 2 * J + PART % 2;
                 let scale = byte(&scales, G);
-                let q = qs.map(|x| x.shr(2 * J as u32).and(LOW2));
+                let q = each(qs, |x| x.shr(2 * J as u32).and(LOW2));
                 let (d, b) = (scale.and(15).to_f32() * d, scale.shr(4).to_f32() * neg_dmin);
                 out.group_affine(G, &q, d, b);
             });
@@ -101,7 +101,7 @@ impl Unpack for Q4K {
             let qs = join(block.columns(16 + 32 * PAIR), block.columns(32 + 32 * PAIR));
             unroll!(NIBBLE in [0 1] {
                 const G: usize = 2 * PAIR + NIBBLE;
-                let q = qs.map(|x| x.shr(4 * NIBBLE as u32).and(LOW4));
+                let q = each(qs, |x| x.shr(4 * NIBBLE as u32).and(LOW4));
                 let (scale, min) = scale_min(&head, d, neg_dmin, G);
                 out.group_affine(G, &q, scale, min);
             });

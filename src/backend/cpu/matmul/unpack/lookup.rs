@@ -1,6 +1,6 @@
 //! Formats whose 4-bit values index a table.
 
-use super::{byte, nibbles};
+use super::{byte, each, nibbles};
 use crate::backend::cpu::matmul::lanes::Lanes;
 use crate::backend::cpu::matmul::tile::{BlockRows, Kind, Sink, Unpack};
 use crate::quant::{DType, IQ4_VALUES, MXFP4_VALUES};
@@ -36,7 +36,7 @@ impl Unpack for Iq4Nl {
 
     #[inline(always)]
     fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
-        let q = nibbles(block.columns(2)).map(|x| x.lookup(&IQ4));
+        let q = each(nibbles(block.columns(2)), |x| x.lookup(&IQ4));
         out.group(0, &q, block.column(0).f16());
     }
 }
@@ -56,7 +56,7 @@ impl Unpack for Iq4Xs {
             let high = head.shr(16 + 2 * G as u32).and(3).shl(4);
             let low = byte(&low, G / 2).shr(4 * (G % 2) as u32).and(15);
             let scale = low.or(high).sub(32).to_f32() * d;
-            let q = nibbles(block.columns(8 + 16 * G)).map(|x| x.lookup(&IQ4));
+            let q = each(nibbles(block.columns(8 + 16 * G)), |x| x.lookup(&IQ4));
             out.group(G, &q, scale);
         });
     }
@@ -69,7 +69,7 @@ impl Unpack for Mxfp4 {
 
     #[inline(always)]
     fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
-        let q = nibbles(block.columns(1)).map(|x| x.lookup(&E2M1_DOUBLED));
+        let q = each(nibbles(block.columns(1)), |x| x.lookup(&E2M1_DOUBLED));
         out.group(0, &q, exp2_minus_128(block.column(0).and(0xFF)));
     }
 }

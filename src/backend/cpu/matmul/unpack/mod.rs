@@ -63,6 +63,17 @@ fn shift<V: Lanes>(x: V, left: i32) -> V {
     }
 }
 
+/// `f` of each vector. Unlike `array::map` it is always inlined, without which
+/// the instruction set's features do not reach `f`.
+#[inline(always)]
+fn each<V: Lanes, const N: usize>(x: [V; N], f: impl Fn(V) -> V) -> [V; N] {
+    let mut y = x;
+    for i in 0..N {
+        y[i] = f(x[i]);
+    }
+    y
+}
+
 /// 32 bytes of two 16.
 #[inline(always)]
 fn join<V: Lanes>(a: [V; 4], b: [V; 4]) -> [V; 8] {

@@ -1,6 +1,6 @@
 //! Formats of 32 values a block.
 
-use super::{LOW4, join, nibbles};
+use super::{LOW4, each, join, nibbles};
 use crate::backend::cpu::matmul::lanes::Lanes;
 use crate::backend::cpu::matmul::tile::{BlockRows, Kind, Sink, Unpack};
 use crate::quant::DType;
@@ -74,7 +74,7 @@ impl Unpack for Q8_0 {
     #[inline(always)]
     fn unpack<V: Lanes, S: Sink<V>>(block: BlockRows<V>, out: &mut S) {
         let q = join(block.columns(2), block.columns(18));
-        let q = q.map(|x| x.xor(0x8080_8080));
+        let q = each(q, |x| x.xor(0x8080_8080));
         out.group(0, &q, block.column(0).f16());
     }
 }
