@@ -4,7 +4,7 @@
 use super::merge::{Join, Merger, NONE, Symbol};
 use super::pre::Pre;
 use super::split::Splitter;
-use super::spm::{char_len, escape_spaces};
+use super::spm::{escape_spaces, symbol_lens};
 use super::vocab::Vocab;
 use crate::error::{Error, Result};
 use crate::gguf::Metadata;
@@ -102,17 +102,15 @@ impl Bpe {
 
     fn encode_word(&self, vocab: &Vocab, word: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
         let newlines = self.pre.raw_utf8 && word.iter().all(|&b| b == b'\n');
-        if self.pre.ignore_merges || newlines {
-            if let Some(id) = self.whole_word(vocab, word) {
-                out.push(id);
-                return;
-            }
+        let whole = (self.pre.ignore_merges || newlines).then(|| self.whole_word(vocab, word));
+        if let Some(id) = whole.flatten() {
+            out.push(id);
+            return;
         }
         merger.clear();
         if self.pre.raw_utf8 {
             let mut at = 0;
-            while at < word.len() {
-                let len = char_len(word[at]).min(word.len() - at);
+            for len in symbol_lens(word) {
                 let id = vocab.id(&word[at..at + len]);
                 merger.push(id.unwrap_or(NONE), len);
                 at += len;

@@ -69,6 +69,34 @@ const END_OF_DOCUMENT: [(&str, &[&str]); 3] = [
     ("fim_sep_token_id", &["<|file_sep|>"]),
 ];
 
+/// Fill-in-the-middle markers: control tokens, whatever kind the file gives them.
+const FIM_MARKERS: [&str; 24] = [
+    "<|fim_prefix|>",
+    "<|fim_suffix|>",
+    "<|fim_middle|>",
+    "<fim-prefix>",
+    "<fim-suffix>",
+    "<fim-middle>",
+    "<fim_prefix>",
+    "<fim_suffix>",
+    "<fim_middle>",
+    "<\u{FF5C}fim\u{2581}begin\u{FF5C}>",
+    "<\u{FF5C}fim\u{2581}hole\u{FF5C}>",
+    "<\u{FF5C}fim\u{2581}end\u{FF5C}>",
+    "<PRE>",
+    "<SUF>",
+    "<MID>",
+    "\u{2581}<PRE>",
+    "\u{2581}<SUF>",
+    "\u{2581}<MID>",
+    "<|code_prefix|>",
+    "<|code_suffix|>",
+    "<|code_middle|>",
+    "<|prefix|>",
+    "<|suffix|>",
+    "<|middle|>",
+];
+
 /// Keys that are only checked.
 const OTHER_KEYS: [&str; 5] = [
     "padding_token_id",
@@ -121,7 +149,7 @@ impl Ids {
         ] {
             eog.extend(id);
         }
-        for &id in &eog {
+        for &id in eog.iter().chain(&by_text(vocab, &FIM_MARKERS)) {
             vocab.set_kind(id, vocab.kind(id).with(Kind::CONTROL));
         }
         eog.extend(eos);

@@ -9,6 +9,8 @@ mod split;
 mod spm;
 mod stream;
 #[cfg(test)]
+mod testfile;
+#[cfg(test)]
 mod tests;
 mod vocab;
 mod wpm;
@@ -235,7 +237,7 @@ impl Tokenizer {
             return out;
         }
         match &self.model {
-            Model::Bpe(bpe) if !bpe.pre.raw_utf8 => bpe.decode(text, &mut out),
+            Model::Bpe(bpe) if !bpe.pre.escape_spaces => bpe.decode(text, &mut out),
             _ => unescape_spaces(text, &mut out),
         }
         out

@@ -3,7 +3,10 @@
 //!
 //! The cuts are those of llama.cpp, on which GGUF files are made and checked,
 //! also where it departs from a model's original pattern: its case classes
-//! split ASCII letters only (`[\p{L}&&[^a-z]]` for "upper case").
+//! split ASCII letters only (`[\p{L}&&[^a-z]]` for "upper case"). On purpose
+//! not followed: afmoe's CJK block that begins at U+F900 (there it begins at
+//! the look-alike U+8C48), and tiny_aya's numbers of up to three digits, which
+//! stand alone here.
 
 use super::split::DigitGroups::{Ascii, AsciiNumbers, Unicode};
 use super::split::Stage::{self, Digits, Pattern, Words, WordsCascade};
@@ -103,7 +106,7 @@ macro_rules! han {
 const GPT2_WORDS: Stage = Words(r"'(?:[stmd]|re|ve|ll)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+");
 const QWEN2_WORDS: Stage = Words(llama3!(r"\p{N}", r"[\r\n]*"));
 const CJK_KANA: Stage = Pattern("[一-龥぀-ゟ゠-ヿ]+");
-const CJK_HANGUL: Stage = Pattern("[一-龥ࠀ-一가-퟿]+");
+const CJK_HANGUL: Stage = Pattern(r"[[一-龥ࠀ-一가-\u{D7FF}]&&\S]+");
 const LINES: Stage = Pattern(r"[^\n]+|\n+");
 const LINE_END: Stage = Pattern(r"[\r\n]");
 const DIGIT: Stage = Pattern(r"\p{N}");
@@ -111,7 +114,7 @@ const UP_TO_3_DIGITS: Stage = Pattern(r"\p{N}{1,3}");
 const BLOOM_WORDS: Stage = Pattern(r" ?[^(\s|.,!?…。，、।۔،)]+");
 /// Cased letters as DeepSeek LLM lists them.
 const DEEPSEEK_LETTERS: Stage = Pattern(
-    r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
+    r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u{1F7D}ᾀ-ᾴᾶ-ᾼ\u{1FBE}ῂ-ῄῆ-ῌῐ-\u{1FD3}ῖ-\u{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u{2126}ℨ\u{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
 );
 
 static DEFAULT: Pre = cut(&[
@@ -285,7 +288,7 @@ pub(super) fn by_name(name: &str) -> Option<&'static Pre> {
         "default" => &DEFAULT,
         "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0"
         | "lfm2" | "jina-v5-nano" => &LLAMA3,
-        "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => &DBRX,
+        "dbrx" | "smaug-bpe" | "glm4" | "glm5" | "chatglm-bpe" => &DBRX,
         "jais-2" => &JAIS2,
         "minicpm5" => &MINICPM5,
         "deepseek-llm" => &DEEPSEEK_LLM,

@@ -38,11 +38,8 @@ impl Spm {
     ) {
         let text = escape_spaces(text, space_prefix);
         merger.clear();
-        let mut at = 0;
-        while at < text.len() {
-            let len = char_len(text[at]).min(text.len() - at);
+        for len in symbol_lens(&text) {
             merger.push(NONE, len);
-            at += len;
         }
         let join = |left: &Symbol, right: &Symbol| {
             let id = vocab.id(&text[left.range().start..right.range().end])?;
@@ -82,14 +79,12 @@ pub(super) fn escape_spaces(text: &[u8], space_prefix: bool) -> Vec<u8> {
     out
 }
 
-/// Bytes of the UTF-8 character that `lead` begins; 1 for a byte that begins none.
-pub(super) fn char_len(lead: u8) -> usize {
-    match lead {
-        0xC0..=0xDF => 2,
-        0xE0..=0xEF => 3,
-        0xF0..=0xFF => 4,
-        _ => 1,
-    }
+/// Bytes of each UTF-8 character; a byte that is part of none counts alone.
+pub(super) fn symbol_lens(text: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    text.utf8_chunks().flat_map(|chunk| {
+        let valid = chunk.valid().chars().map(char::len_utf8);
+        valid.chain(chunk.invalid().iter().map(|_| 1))
+    })
 }
 
 /// Orders scores from the highest to the lowest.

@@ -13,7 +13,7 @@ pub(super) struct Wpm {
     lowercase: bool,
     strip_accents: bool,
     unknown: Option<u32>,
-    classes: OnceLock<Classes>,
+    classes: OnceLock<Box<Classes>>,
 }
 
 struct Classes {
@@ -49,7 +49,7 @@ impl Wpm {
     }
 
     fn words(&self, text: &str) -> Vec<String> {
-        let classes = self.classes.get_or_init(Classes::new);
+        let classes = self.classes.get_or_init(|| Box::new(Classes::new()));
         let mut words = vec![String::new()];
         let mut add = |c: char| {
             if c.is_whitespace() {
