@@ -43,7 +43,7 @@ impl Vectors {
         let n_blocks = self.values.len() / len;
         let singles = (0..n_blocks).map(|i| i..i + 1);
         singles
-            .chain([n_blocks - 8..n_blocks])
+            .chain(std::iter::once(n_blocks - 8..n_blocks))
             .map(|blocks| {
                 let bytes = &self.bytes[blocks.start * size..blocks.end * size];
                 let values = &self.values[blocks.start * len..blocks.end * len];

@@ -71,7 +71,13 @@ macro_rules! dtypes {
             }
         }
 
-        $(const _: () = assert!(MAX_BLOCK_LEN % $len == 0);)*
+        const _: () = {
+            let mut i = 0;
+            while i < DType::ALL.len() {
+                assert!(MAX_BLOCK_LEN.is_multiple_of(DType::ALL[i].block_len()));
+                i += 1;
+            }
+        };
         $($(
             pub use $module::$block;
             const _: () = {
@@ -123,7 +129,7 @@ dtypes! { ($)
 impl DType {
     /// Bytes of a row of `k` values; `None` when `k` is not a whole number of blocks.
     pub fn row_bytes(self, k: usize) -> Option<usize> {
-        if k % self.block_len() != 0 {
+        if !k.is_multiple_of(self.block_len()) {
             return None;
         }
         (k / self.block_len()).checked_mul(self.block_bytes())
