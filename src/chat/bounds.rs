@@ -13,16 +13,18 @@ const FUEL_PER_MESSAGE: u64 = 2_000;
 /// Fuel more for this many bytes of message, where 64 bytes copied cost one.
 const BYTES_PER_FUEL: u64 = 4;
 /// Most fuel, whatever the messages.
-const MAX_FUEL: u64 = 2_000_000;
+const MAX_FUEL: u64 = 1_000_000;
 /// Stack of the thread a template runs in. A unit of fuel nests a value one
-/// level deeper at most, and dropping or comparing a level takes under 500
-/// bytes; only what is used is ever backed by memory.
+/// level deeper at most, and printing, comparing or dropping a level takes under
+/// 512 bytes (a test of `template.rs` tries); only what is used is ever backed
+/// by memory.
 const STACK_BYTES_PER_FUEL: u64 = 512;
 const BASE_STACK_BYTES: u64 = 64 << 20;
 /// What the engine does not count (comparing lists that share their items,
 /// stepping over most of a long list) ends here. Known templates take under
 /// 10 ms.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
+
 /// Fuel for rendering these messages.
 pub(super) fn fuel(messages: &[serde_json::Value]) -> u64 {
     let bytes: u64 = messages.iter().map(text_bytes).sum();

@@ -333,4 +333,40 @@ mod tests {
             .unwrap();
         assert_eq!(text.len(), 400 * (400 * 5 - 1));
     }
+
+    #[test]
+    fn the_stack_holds_the_deepest_value_that_fuel_can_build() {
+        let build = |name: &str, rounds: usize| {
+            let step = "[".repeat(60) + "ns." + name + &"]".repeat(60);
+            format!("{{% for i in range({rounds}) %}}{{% set ns.{name} = {step} %}}{{% endfor %}}")
+        };
+        let start = "{% set ns = namespace(x=1, y=1) %}";
+        let message = json!({"role": "user", "content": "x"});
+        let messages = json!(vec![message; 500]);
+        for (source, want) in [
+            (build("x", 9_500) + "{{ (ns.x ~ '')|length }}", None),
+            (
+                build("x", 5_000) + "{{ (ns.x ~ '')|length > 9 }}",
+                Some("True"),
+            ),
+            (
+                build("x", 4_700) + &build("y", 4_700) + "{{ ns.x == ns.y }}",
+                Some("True"),
+            ),
+            (
+                build("x", 4_700) + &build("y", 4_700) + "{{ ns.x < ns.y }}",
+                Some("False"),
+            ),
+            (build("x", 9_500) + "{{ {ns.x: 1}|length }}", Some("1")),
+        ] {
+            let template = ChatTemplate::parse(&(start.to_string() + &source), "k").unwrap();
+            let got = template.render(&messages, &RenderOptions::default());
+            assert_eq!(
+                got.ok().as_deref(),
+                want,
+                "{}",
+                &source[source.len() - 40..]
+            );
+        }
+    }
 }
