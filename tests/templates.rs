@@ -114,7 +114,7 @@ fn hostile() -> Vec<Trial> {
             "{{% set ns = namespace(x=[1]) %}}{{% for i in range(100000) %}}{{% for j in range(100000) %}}{{% set ns.x = {step} %}}{{% endfor %}}{{% endfor %}}{last}"
         )
     };
-    let brackets = "[".repeat(100) + "ns.x" + &"]".repeat(100);
+    let brackets = "[".repeat(60) + "ns.x" + &"]".repeat(60);
     let cases = [
         ("macro recursion", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}".to_string()),
         ("macro recursion, two", "{% macro f(g) %}{{ g(f) }}{% endmacro %}{{ f(f) }}".to_string()),

@@ -1,6 +1,7 @@
 //! Chat: the template that turns messages into a prompt, the messages
 //! themselves, and the texts that end a reply.
 
+mod bounds;
 mod clock;
 mod environment;
 mod filters;

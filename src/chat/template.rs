@@ -3,34 +3,14 @@
 use super::environment::environment;
 use super::filters::Refusal;
 use super::guard::{GuardedText, SpecialTexts};
-use super::{clock, tags};
+use super::{bounds, clock, tags};
 use crate::error::{Error, Result};
 use jiff::civil::DateTime;
 use minijinja::value::Serde;
 use minijinja::{ErrorKind, Value};
-use std::sync::mpsc;
-use std::time::Duration;
 
 /// Longest template, in bytes: fifteen times the longest known one.
 const MAX_SOURCE_BYTES: usize = 256 << 10;
-/// Fuel of every rendering. Known templates use under 10,000 on a short chat.
-const BASE_FUEL: u64 = 200_000;
-/// Fuel more a message: known templates use under 500, some of them look at
-/// all other messages from each.
-const FUEL_PER_MESSAGE: u64 = 2_000;
-/// Fuel more for this many bytes of message, where 64 bytes copied cost one.
-const BYTES_PER_FUEL: u64 = 4;
-/// Most fuel, whatever the messages.
-const MAX_FUEL: u64 = 2_000_000;
-/// Stack of the thread a template runs in. A unit of fuel nests a value one
-/// level deeper at most, and dropping or comparing a level takes under 500
-/// bytes; only what is used is ever backed by memory.
-const STACK_BYTES_PER_FUEL: u64 = 512;
-const BASE_STACK_BYTES: u64 = 64 << 20;
-/// What the engine does not count (comparing lists that share their items,
-/// stepping over most of a long list) ends here. Known templates take under
-/// 10 ms.
-const TIME_LIMIT: Duration = Duration::from_secs(5);
 /// Longest message of `raise_exception` that is shown, in characters.
 const MAX_REFUSAL_CHARS: usize = 1000;
 
@@ -74,8 +54,8 @@ impl ChatTemplate {
             origin: origin.to_string(),
         };
         let job = template.clone();
-        template.bounded(BASE_FUEL, move || {
-            let env = environment(DateTime::MIN, BASE_FUEL)?;
+        bounds::run(origin, bounds::BASE_FUEL, move || {
+            let env = environment(DateTime::MIN, bounds::BASE_FUEL)?;
             env.template_from_named_str("chat template", &job.source)
                 .map(|_| ())
                 .map_err(|e| job.explain(&e))
@@ -97,22 +77,18 @@ impl ChatTemplate {
     /// The prompt for `messages`, an array of objects with `role` and
     /// `content`. What the template raises is an [`Error::Input`].
     pub fn render(&self, messages: &serde_json::Value, opts: &RenderOptions) -> Result<String> {
-        let count = match messages {
-            serde_json::Value::Array(list) => list.len() as u64,
-            _ => {
-                return Err(Error::input(
-                    "the messages are not a list; write [{\"role\": \"user\", \"content\": \"...\"}]",
-                ));
-            }
+        let serde_json::Value::Array(list) = messages else {
+            return Err(Error::input(
+                "the messages are not a list; write [{\"role\": \"user\", \"content\": \"...\"}]",
+            ));
         };
-        let fuel = BASE_FUEL
-            .saturating_add(count.saturating_mul(FUEL_PER_MESSAGE))
-            .saturating_add(text_bytes(messages) / BYTES_PER_FUEL)
-            .min(MAX_FUEL);
+        let fuel = bounds::fuel(list);
         let now = clock::moment(opts.now)?;
         let context = context(messages, opts)?;
         let job = self.clone();
-        self.bounded(fuel, move || job.render_here(now, fuel, &context))
+        bounds::run(&self.origin, fuel, move || {
+            job.render_here(now, fuel, &context)
+        })
     }
 
     /// As [`ChatTemplate::render`], keeping the texts of special tokens that
@@ -133,36 +109,6 @@ impl ChatTemplate {
         env.template_from_named_str("chat template", &self.source)
             .and_then(|template| template.render(Value::from(Serde(context))))
             .map_err(|e| self.explain(&e))
-    }
-
-    /// Runs `job` on a thread of its own whose stack is large enough for what
-    /// `fuel` can build, and gives up on it after [`TIME_LIMIT`]. A thread that
-    /// is given up cannot be stopped; it ends with the process.
-    fn bounded<T: Send + 'static>(
-        &self,
-        fuel: u64,
-        job: impl FnOnce() -> Result<T> + Send + 'static,
-    ) -> Result<T> {
-        let (sender, receiver) = mpsc::channel();
-        let stack_bytes = BASE_STACK_BYTES + fuel * STACK_BYTES_PER_FUEL;
-        std::thread::Builder::new()
-            .name("chat template".to_string())
-            .stack_size(stack_bytes as usize)
-            .spawn(move || sender.send(job()))
-            .map_err(|e| Error::io("cannot start a thread for the chat template", e))?;
-        receiver
-            .recv_timeout(TIME_LIMIT)
-            .unwrap_or_else(|gone| match gone {
-                mpsc::RecvTimeoutError::Timeout => Err(Error::input(format!(
-                    "{}: the chat template did not end within {} s; give another with --chat-template-file",
-                    self.origin,
-                    TIME_LIMIT.as_secs()
-                ))),
-                mpsc::RecvTimeoutError::Disconnected => Err(Error::input(format!(
-                    "{}: the chat template broke its engine; give another with --chat-template-file",
-                    self.origin
-                ))),
-            })
     }
 
     /// One line: where, what, and what to do.
@@ -243,19 +189,6 @@ fn context(messages: &serde_json::Value, opts: &RenderOptions) -> Result<Context
     Ok(context)
 }
 
-/// Bytes of all strings in a JSON value.
-fn text_bytes(value: &serde_json::Value) -> u64 {
-    match value {
-        serde_json::Value::String(text) => text.len() as u64,
-        serde_json::Value::Array(list) => list.iter().map(text_bytes).sum(),
-        serde_json::Value::Object(fields) => fields
-            .iter()
-            .map(|(key, value)| key.len() as u64 + text_bytes(value))
-            .sum(),
-        _ => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -291,7 +224,7 @@ mod tests {
             ("{% if true %}\nx", "file.jinja:2:"),
             (
                 "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-                "file.jinja:1:28: chat template: it takes too many steps",
+                "file.jinja:1:1: chat template: it takes too many steps",
             ),
         ] {
             let got = error(source);
@@ -399,5 +332,41 @@ mod tests {
             .render(&messages, &RenderOptions::default())
             .unwrap();
         assert_eq!(text.len(), 400 * (400 * 5 - 1));
+    }
+
+    #[test]
+    fn the_stack_holds_the_deepest_value_that_fuel_can_build() {
+        let build = |name: &str, rounds: usize| {
+            let step = "[".repeat(60) + "ns." + name + &"]".repeat(60);
+            format!("{{% for i in range({rounds}) %}}{{% set ns.{name} = {step} %}}{{% endfor %}}")
+        };
+        let start = "{% set ns = namespace(x=1, y=1) %}";
+        let message = json!({"role": "user", "content": "x"});
+        let messages = json!(vec![message; 500]);
+        for (source, want) in [
+            (build("x", 9_500) + "{{ (ns.x ~ '')|length }}", None),
+            (
+                build("x", 5_000) + "{{ (ns.x ~ '')|length > 9 }}",
+                Some("True"),
+            ),
+            (
+                build("x", 4_700) + &build("y", 4_700) + "{{ ns.x == ns.y }}",
+                Some("True"),
+            ),
+            (
+                build("x", 4_700) + &build("y", 4_700) + "{{ ns.x < ns.y }}",
+                Some("False"),
+            ),
+            (build("x", 9_500) + "{{ {ns.x: 1}|length }}", Some("1")),
+        ] {
+            let template = ChatTemplate::parse(&(start.to_string() + &source), "k").unwrap();
+            let got = template.render(&messages, &RenderOptions::default());
+            assert_eq!(
+                got.ok().as_deref(),
+                want,
+                "{}",
+                &source[source.len() - 40..]
+            );
+        }
     }
 }
