@@ -5,8 +5,8 @@
 //! also where it departs from a model's original pattern: its case classes
 //! split ASCII letters only (`[\p{L}&&[^a-z]]` for "upper case"). On purpose
 //! not followed: afmoe's CJK block that begins at U+F900 (there it begins at
-//! the look-alike U+8C48), and tiny_aya's numbers of up to three digits, which
-//! stand alone here.
+//! the look-alike U+8C48), and tiny_aya's numbers, which are grouped here as its
+//! own pattern says.
 
 use super::split::DigitGroups::{Ascii, AsciiNumbers, Unicode};
 use super::split::Stage::{self, Digits, Pattern, Words, WordsCascade};

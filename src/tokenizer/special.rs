@@ -23,6 +23,10 @@ pub(super) struct Search<'a> {
     pub guards: &'a [usize],
 }
 
+/// Longer texts are no special tokens: it bounds the search at each position,
+/// and the longest in use have some 40 bytes.
+const MAX_SPECIAL_BYTES: usize = 256;
+
 /// The special tokens of a vocabulary, sorted by text.
 pub(super) struct Specials {
     ids: Vec<u32>,
@@ -33,8 +37,9 @@ pub(super) struct Specials {
 impl Specials {
     pub fn new(vocab: &Vocab) -> Specials {
         let ids = 0..vocab.len() as u32;
+        let fits = |id| (1..=MAX_SPECIAL_BYTES).contains(&vocab.text(id).len());
         let mut ids: Vec<u32> = ids
-            .filter(|&id| vocab.kind(id).has(Kind::SPECIAL) && !vocab.text(id).is_empty())
+            .filter(|&id| vocab.kind(id).has(Kind::SPECIAL) && fits(id))
             .collect();
         ids.sort_by_key(|&id| (vocab.text(id), id));
         ids.dedup_by_key(|&mut id| vocab.text(id));

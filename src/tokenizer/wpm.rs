@@ -77,12 +77,17 @@ impl Wpm {
     }
 }
 
+/// Longer pieces are not looked for, which bounds the work at each position;
+/// the longest of BERT's have some 20 bytes.
+const MAX_PIECE_BYTES: usize = 256;
+
 /// Appends the longest pieces of a word from its start; false when they do not
 /// cover it.
 fn pieces(vocab: &Vocab, word: &[u8], out: &mut Vec<u32>) -> bool {
     let mut at = 0;
     while at < word.len() {
-        let most = word.len().min(at + vocab.max_len_bytes());
+        let most = at + vocab.max_len_bytes().min(MAX_PIECE_BYTES);
+        let most = most.min(word.len());
         let found = (at + 1..=most)
             .rev()
             .find_map(|end| Some((vocab.id(&word[at..end])?, end)));
