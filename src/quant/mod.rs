@@ -1,6 +1,6 @@
 //! The one table of tensor element types.
 //!
-//! A type is one row of [`dtypes!`] plus one file here (layout, dequantize,
+//! A type is one row of `dtypes!` plus one file here (layout, dequantize,
 //! unpack to 8-bit lanes, tests). Block layouts follow the GGUF format as
 //! written down in ggml's `ggml-common.h`; results are held bit for bit
 //! against the `gguf` Python package (`tests/quant.rs`). The activation format
@@ -71,7 +71,7 @@ macro_rules! dtypes {
             }
         }
 
-        $(const _: () = assert!(MAX_BLOCK_LEN % $len == 0);)*
+        $(const _: () = assert!(usize::is_multiple_of(MAX_BLOCK_LEN, $len));)*
         $($(
             pub use $module::$block;
             const _: () = {
@@ -123,7 +123,7 @@ dtypes! { ($)
 impl DType {
     /// Bytes of a row of `k` values; `None` when `k` is not a whole number of blocks.
     pub fn row_bytes(self, k: usize) -> Option<usize> {
-        if k % self.block_len() != 0 {
+        if !k.is_multiple_of(self.block_len()) {
             return None;
         }
         (k / self.block_len()).checked_mul(self.block_bytes())
