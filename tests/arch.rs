@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{all_logits, data, nmse, params, session};
+use common::{all_logits, data, params, session};
 use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::Value;
 use std::path::Path;
@@ -38,6 +38,18 @@ fn read(json: &Path) -> Case {
             .collect(),
         peer_nmse_median: v["peer_nmse_median"].as_f64().expect("a number"),
     }
+}
+
+/// Normalised mean squared error: sum (a - b)^2 / sum b^2.
+fn nmse(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let square = |x: f64| x * x;
+    let err: f64 = a
+        .iter()
+        .zip(b)
+        .map(|(&a, &b)| square(f64::from(a) - f64::from(b)))
+        .sum();
+    err / b.iter().map(|&b| square(f64::from(b))).sum::<f64>()
 }
 
 fn wanted(case: &Case, all: &[Vec<f32>]) -> Vec<Vec<f32>> {

@@ -21,6 +21,8 @@ const EXACT: f64 = 0.002;
 /// Logit margin above which the greedy choice must agree.
 const CLEAR_GAP: f64 = 0.5;
 
+type Check = fn(&Golden) -> Result<(), Failed>;
+
 struct Golden {
     model: PathBuf,
     values: Value,
@@ -168,7 +170,7 @@ fn main() {
             model: model.unwrap_or_default(),
             values,
         });
-        let kinds: [(&str, fn(&Golden) -> Result<(), Failed>); 4] = [
+        let kinds: [(&str, Check); 4] = [
             ("tokens", tokens),
             ("default", default),
             ("exact", exact),

@@ -41,12 +41,12 @@ impl Vectors {
     fn rows(&self) -> Vec<Row<'_>> {
         let (len, size) = (self.dtype.block_len(), self.dtype.block_bytes());
         let n_blocks = self.values.len() / len;
-        let singles = (0..n_blocks).map(|i| i..i + 1);
+        let singles = (0..n_blocks).map(|i| (i, 1));
         singles
-            .chain(std::iter::once(n_blocks - 8..n_blocks))
-            .map(|blocks| {
-                let bytes = &self.bytes[blocks.start * size..blocks.end * size];
-                let values = &self.values[blocks.start * len..blocks.end * len];
+            .chain([(n_blocks - 8, 8)])
+            .map(|(first, n)| {
+                let bytes = &self.bytes[first * size..(first + n) * size];
+                let values = &self.values[first * len..(first + n) * len];
                 Row::unpack(self.dtype, bytes, values)
             })
             .filter(|row| row.d.iter().chain(&row.m).all(|factor| factor.is_finite()))
@@ -281,7 +281,10 @@ fn wrong_sizes_are_errors() {
 proptest! {
     /// Any bytes give some values, without a panic and with every value written.
     #[test]
-    fn any_block_is_read(bytes in proptest::collection::vec(any::<u8>(), 2 * 210), x in -1e30f32..1e30) {
+    fn any_block_is_read(
+        bytes in proptest::collection::vec(any::<u8>(), 2 * 210),
+        x in -1e30f32..1e30,
+    ) {
         for dtype in block_formats() {
             let bytes = &bytes[..2 * dtype.block_bytes()];
             let k = 2 * dtype.block_len();
@@ -310,7 +313,10 @@ proptest! {
 
     /// The error of each activation is within the promised 0.5001 steps.
     #[test]
-    fn activations_are_within_half_a_step(x in proptest::array::uniform32(-3f32..3.0), log2 in -120i32..120) {
+    fn activations_are_within_half_a_step(
+        x in proptest::array::uniform32(-3f32..3.0),
+        log2 in -120i32..120,
+    ) {
         let x = x.map(|x| x * (log2 as f32).exp2());
         let (q, d, s16) = quantized(&x);
         for (x, q) in x.iter().zip(&q) {

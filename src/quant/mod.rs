@@ -1,6 +1,6 @@
 //! The one table of tensor element types.
 //!
-//! A type is one row of [`dtypes!`] plus one file here (layout, dequantize,
+//! A type is one row of `dtypes!` plus one file here (layout, dequantize,
 //! unpack to 8-bit lanes, tests). Block layouts follow the GGUF format as
 //! written down in ggml's `ggml-common.h`; results are held bit for bit
 //! against the `gguf` Python package (`tests/quant.rs`). The activation format
@@ -71,13 +71,7 @@ macro_rules! dtypes {
             }
         }
 
-        const _: () = {
-            let mut i = 0;
-            while i < DType::ALL.len() {
-                assert!(MAX_BLOCK_LEN.is_multiple_of(DType::ALL[i].block_len()));
-                i += 1;
-            }
-        };
+        $(const _: () = assert!(usize::is_multiple_of(MAX_BLOCK_LEN, $len));)*
         $($(
             pub use $module::$block;
             const _: () = {

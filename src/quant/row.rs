@@ -57,7 +57,8 @@ impl DType {
         with_block!(self, B => {
             let groups = B::LEN / B::GROUP;
             let factors = d.chunks_exact_mut(groups).zip(m.chunks_exact_mut(groups));
-            for ((block, q), (d, m)) in cast_blocks::<B>(bytes).iter().zip(q.chunks_exact_mut(B::LEN)).zip(factors) {
+            let lanes = q.chunks_exact_mut(B::LEN).zip(factors);
+            for (block, (q, (d, m))) in cast_blocks::<B>(bytes).iter().zip(lanes) {
                 block.unpack(q, d, m);
             }
             Ok(())

@@ -43,15 +43,3 @@ pub fn all_logits(session: &mut Session, tokens: &[u32]) -> Vec<Vec<f32>> {
         .expect("evaluation");
     all
 }
-
-/// Normalised mean squared error: sum (a - b)^2 / sum b^2.
-pub fn nmse(a: &[f32], b: &[f32]) -> f64 {
-    assert_eq!(a.len(), b.len());
-    let square = |x: f64| x * x;
-    let err: f64 = a
-        .iter()
-        .zip(b)
-        .map(|(&a, &b)| square(f64::from(a) - f64::from(b)))
-        .sum();
-    err / b.iter().map(|&b| square(f64::from(b))).sum::<f64>()
-}

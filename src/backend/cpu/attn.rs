@@ -4,7 +4,7 @@
 
 use super::buffer::View;
 use super::pool::Worker;
-use super::{Ctx, Node, simd_math};
+use super::{Ctx, Node, simd_f16, simd_math};
 use crate::graph::{AttnParams, op::AttnShape};
 use crate::quant::DType;
 
@@ -285,7 +285,7 @@ impl Job<'_> {
         match cache.dtype {
             DType::F16 => {
                 let bytes = &cache.row_bytes([cell, 0, 0])[2 * start..];
-                simd_math::load_f16(self.ctx.simd, bytes, out);
+                simd_f16::load_f16(self.ctx.simd, bytes, out);
             }
             _ => out.copy_from_slice(&cache.row([cell, 0, 0])[start..start + out.len()]),
         }

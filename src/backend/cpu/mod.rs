@@ -12,6 +12,7 @@ mod reduce;
 mod rope;
 mod rows;
 pub mod simd;
+mod simd_f16;
 mod simd_math;
 mod softmax;
 

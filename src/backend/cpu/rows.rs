@@ -1,7 +1,7 @@
 //! GET_ROWS, SET_ROWS, CONT, CPY: moving rows between tensors and types.
 
 use super::pool::Worker;
-use super::{Ctx, Node, simd_math};
+use super::{Ctx, Node, simd_f16, simd_math};
 use crate::quant::DType;
 
 /// `dst[.., i] = table[.., ids[i]]`; an id outside the table gives a zero row
@@ -35,7 +35,7 @@ pub fn set_rows(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
 /// Writes f32 values as F32, F16 or BF16.
 fn store_row(ctx: &Ctx<'_>, x: &[f32], dtype: DType, out: &mut [u8]) {
     match dtype {
-        DType::F16 => simd_math::store_f16(ctx.simd, x, out),
+        DType::F16 => simd_f16::store_f16(ctx.simd, x, out),
         DType::BF16 => {
             for (y, &v) in out.chunks_exact_mut(2).zip(x) {
                 y.copy_from_slice(&half::bf16::from_f32(v).to_le_bytes());
