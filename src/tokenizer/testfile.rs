@@ -1,4 +1,5 @@
 //! GGUF files that hold a small vocabulary, for the unit tests.
+#![cfg(test)]
 
 use super::Tokenizer;
 use crate::error::{Error, Result};

@@ -1,7 +1,7 @@
 //! GET_ROWS, SET_ROWS, CONT, CPY: moving rows between tensors and types.
 
 use super::pool::Worker;
-use super::{Ctx, Node, simd_f16, simd_math};
+use super::{Ctx, Node, simd_f16};
 use crate::quant::DType;
 
 /// `dst[.., i] = table[.., ids[i]]`; an id outside the table gives a zero row
