@@ -82,13 +82,29 @@ fn row_seconds(simd: Simd, dtype: DType, (k, m): (usize, usize), n: usize, pool:
     best
 }
 
+/// GB/s of f32 that become 8 bits.
+fn quantizing(simd: Simd) -> f64 {
+    let x: Vec<f32> = (0..1536).map(|i| (i as f32 * 0.37).sin()).collect();
+    let mut buf = vec![0; q8_bytes(x.len(), 1)];
+    let seconds = (0..PASSES).map(|_| {
+        let start = Instant::now();
+        for _ in 0..16 {
+            // SAFETY: the buffer is exactly of that size.
+            unsafe { quantize_row(simd, &x, buf.as_mut_ptr(), x.len(), 1, 0) };
+            std::hint::black_box(&mut buf);
+        }
+        start.elapsed().as_secs_f64()
+    });
+    (16 * 4 * x.len()) as f64 / seconds.fold(f64::INFINITY, f64::min) / 1e9
+}
+
 #[test]
 #[ignore = "a measurement: run it alone, in release"]
 fn speed() {
     let wanted = std::env::var("MATMUL_TYPES").unwrap_or_default();
     let simd = Simd::detect().unwrap();
     let pool = pool();
-    println!("{simd:?}");
+    println!("{simd:?}; quantizing reads {:.1} GB/s", quantizing(simd));
     for &dtype in DType::ALL.iter().filter(|&&d| d != DType::I32) {
         if !wanted.is_empty() && !wanted.split(',').any(|name| name == dtype.name()) {
             continue;

@@ -56,78 +56,62 @@ pub unsafe fn quantize_row(simd: Simd, x: &[f32], buf: *mut u8, k: usize, n: usi
         Simd::Scalar => unsafe { quantize(x, row) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above; the caller vouches for the instruction set.
-        Simd::Avx2 => unsafe { quantize_avx2(x, row) },
+        Simd::Avx2 => unsafe { super::quantize::avx2(x, row) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Simd::Avx512 => unsafe { quantize_avx512(x, row) },
+        Simd::Avx512 => unsafe { super::quantize::avx512(x, row) },
         #[cfg(not(target_arch = "x86_64"))]
         // SAFETY: as above.
         Simd::Avx2 | Simd::Avx512 => unsafe { quantize(x, row) },
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn quantize_avx2(x: &[f32], row: *mut [u8; RECORD]) {
-    // SAFETY: the caller's contract.
-    unsafe { quantize(x, row) }
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn quantize_avx512(x: &[f32], row: *mut [u8; RECORD]) {
-    // SAFETY: the caller's contract.
-    unsafe { quantize(x, row) }
-}
-
-/// The body, compiled once for each instruction set.
+/// The plain quantizer.
 ///
 /// # Safety
 /// `row` has a writable record for each 32 values.
-#[inline(always)]
 unsafe fn quantize(x: &[f32], row: *mut [u8; RECORD]) {
-    let (groups, _) = x.as_chunks::<ACT_GROUP>();
-    for (g, values) in groups.iter().enumerate() {
-        let (q, d, sums) = quantize_group(values);
-        let (low, high) = (sums[0] as f32, sums[1] as f32);
-        let factors = [d, low + high, low, high];
-        // SAFETY: record `g` of the row, which may be unaligned.
+    for (g, values) in x.as_chunks::<ACT_GROUP>().0.iter().enumerate() {
+        let magnitudes = values.iter().map(|v| v.to_bits() & 0x7FFF_FFFF);
+        let (d, inverse) = scale_of(magnitudes.max().unwrap_or(0));
+        let q = values.map(|v| (v * inverse).round_ties_even() as i8);
+        let sum = |q: &[i8]| q.iter().map(|&q| i32::from(q)).sum();
+        // SAFETY: record `g` of the row.
         unsafe {
             let record = row.add(g).cast::<u8>();
-            record.cast::<[u8; ACT_GROUP]>().write(q);
-            record.add(D_AT).cast::<[f32; 4]>().write_unaligned(factors);
+            record.cast::<[i8; ACT_GROUP]>().write(q);
+            write_factors(record, d, [sum(&q[..16]), sum(&q[16..])]);
         }
     }
 }
 
-/// 32 values to signed lanes, their scale and the sums of both halves.
+/// Scale of a group and its inverse, from the bits of the largest magnitude: as
+/// integers magnitudes order like the numbers, with infinity and NaN on top.
+/// Where 127 / max overflows the group counts as zero.
 #[inline(always)]
-fn quantize_group(x: &[f32; ACT_GROUP]) -> ([u8; ACT_GROUP], f32, [i32; 2]) {
-    /// 1.5 * 2^23: added to |v| < 2^22 it leaves round-to-nearest-even(v) in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-
-    // Magnitudes compare as integers, with NaN above infinity above the rest.
-    let mut max_bits = 0;
-    for v in x {
-        max_bits = max_bits.max(v.to_bits() & 0x7FFF_FFFF);
-    }
+pub(super) fn scale_of(max_bits: u32) -> (f32, f32) {
     let max = f32::from_bits(max_bits);
-    // Where 127 / max overflows the group counts as zero.
-    let (d, inverse) = match (max.is_finite(), (127.0 / max).is_finite()) {
+    match (max.is_finite(), (127.0 / max).is_finite()) {
         (true, true) => (max / 127.0, 127.0 / max),
         (true, false) => (0.0, 0.0),
         (false, _) => (f32::NAN, 0.0),
-    };
-    let mut lanes = [0u8; ACT_GROUP];
-    let mut sums = [0i32; 2];
-    for (half, sum) in sums.iter_mut().enumerate() {
-        for i in half * 16..half * 16 + 16 {
-            let bits = (x[i] * inverse + ROUND).to_bits() as i32;
-            *sum += bits.wrapping_sub(ROUND.to_bits() as i32);
-            lanes[i] = bits as u8;
-        }
     }
-    (lanes, d, sums)
+}
+
+/// Writes what follows the values of a record.
+///
+/// # Safety
+/// `record` has [`RECORD`] writable bytes.
+#[inline(always)]
+pub(super) unsafe fn write_factors(record: *mut u8, d: f32, sums: [i32; 2]) {
+    let [low, high] = sums.map(|sum| sum as f32);
+    // SAFETY: inside the record, which may be unaligned.
+    unsafe {
+        record
+            .add(D_AT)
+            .cast::<[f32; 4]>()
+            .write_unaligned([d, low + high, low, high])
+    }
 }
 
 #[cfg(test)]

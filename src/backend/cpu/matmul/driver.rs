@@ -167,7 +167,14 @@ pub unsafe fn run(
             multiply_tile(ops, w, acts, r0..r0 + live, tx, &scratch);
             for (j, &row) in ty.iter().enumerate() {
                 let to = y.add(row as usize * y_stride + r0);
-                to.copy_from_nonoverlapping(scratch.acc.add(j * ROW_TILE), live);
+                let sums = scratch.acc.add(j * ROW_TILE);
+                if live == ROW_TILE {
+                    // A copy of known size needs no call.
+                    let sums = sums.cast::<[f32; ROW_TILE]>().read();
+                    to.cast::<[f32; ROW_TILE]>().write(sums);
+                } else {
+                    to.copy_from_nonoverlapping(sums, live);
+                }
             }
         }
     }

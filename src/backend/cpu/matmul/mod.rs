@@ -4,7 +4,7 @@
 //! lanes (or f32 values) once for all tokens, then multiplied; one token goes
 //! the same way, since unpacking across rows is faster than memory delivers.
 //!
-//! - [`acts`]: activations in 8 bits;
+//! - [`acts`]: activations in 8 bits; `quantize`: its vector forms;
 //! - `driver`: tiles, chunks, tokens; `gemm`: the inner loops;
 //! - `unpack`: one short unpacker a format, on the vectors of `lanes`;
 //! - `avx512`, `avx2`: those vectors; `scalar`: the plain path.
@@ -29,6 +29,8 @@ mod gemm;
 mod lanes;
 pub mod op;
 mod operands;
+#[cfg(target_arch = "x86_64")]
+mod quantize;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
 mod tile;
