@@ -2,17 +2,14 @@
 //! layout. Mixtral-style files have experts; Llama 3.1 files have `rope_freqs`.
 
 use super::blocks::{self, Attention};
-use super::{Arch, CacheShape, Hparams, Keys, RopeOverrides};
+use super::{Arch, CacheShape, Hparams, Keys, RopeOverrides, plain};
 use crate::error::Result;
 use crate::graph::{Builder, Catalog, GluKind, RopeMode, TensorId};
 
-struct Llama {
-    hp: Hparams,
-}
-
 pub fn read(keys: &Keys<'_>, catalog: &dyn Catalog, user: &RopeOverrides) -> Result<Box<dyn Arch>> {
-    let hp = Hparams::read(keys, catalog, RopeMode::Norm, user)?;
-    Ok(Box::new(Llama { hp }))
+    plain(keys, catalog, user, RopeMode::Norm, |g, hp, cache| {
+        graph(g, hp, cache, Attention::plain(hp))
+    })
 }
 
 /// The graph of a llama with `attn` in every layer.
@@ -34,14 +31,4 @@ pub fn graph(
         })?;
     }
     blocks::head(g, hp, x, None)
-}
-
-impl Arch for Llama {
-    fn hparams(&self) -> &Hparams {
-        &self.hp
-    }
-
-    fn graph(&self, g: &mut Builder<'_>, cache: &CacheShape) -> Result<TensorId> {
-        graph(g, &self.hp, cache, Attention::plain(&self.hp))
-    }
 }

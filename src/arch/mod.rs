@@ -18,7 +18,7 @@ pub use hparams::{Hparams, RopeOverrides, RopeScaling};
 pub use keys::Keys;
 
 use crate::error::{Error, Result};
-use crate::graph::{Builder, Catalog, TensorId};
+use crate::graph::{Builder, Catalog, RopeMode, TensorId};
 use crate::quant::DType;
 
 /// The KV cache as graphs see it. Layer `il` has cache tensors `2 il` (K) and
@@ -40,6 +40,36 @@ pub trait Arch: Send + Sync {
     /// Builds the graph of one batch width; gives the logits
     /// `[n_vocab, n_outputs]`.
     fn graph(&self, g: &mut Builder<'_>, cache: &CacheShape) -> Result<TensorId>;
+}
+
+/// The graph of an architecture that the shared hyperparameters describe.
+type PlainGraph = fn(&mut Builder<'_>, &Hparams, &CacheShape) -> Result<TensorId>;
+
+struct Plain {
+    hp: Hparams,
+    graph: PlainGraph,
+}
+
+impl Arch for Plain {
+    fn hparams(&self) -> &Hparams {
+        &self.hp
+    }
+
+    fn graph(&self, g: &mut Builder<'_>, cache: &CacheShape) -> Result<TensorId> {
+        (self.graph)(g, &self.hp, cache)
+    }
+}
+
+/// An architecture with no keys of its own beside the shared ones.
+fn plain(
+    keys: &Keys<'_>,
+    catalog: &dyn Catalog,
+    user: &RopeOverrides,
+    mode: RopeMode,
+    graph: PlainGraph,
+) -> Result<Box<dyn Arch>> {
+    let hp = Hparams::read(keys, catalog, mode, user)?;
+    Ok(Box::new(Plain { hp, graph }))
 }
 
 /// Reads an architecture's keys.

@@ -2,41 +2,29 @@
 //! have two sets of RoPE factors, chosen by the context size (arXiv 2402.13753).
 
 use super::blocks::{self, Attention};
-use super::{Arch, CacheShape, Hparams, Keys, RopeOverrides};
+use super::{Arch, CacheShape, Hparams, Keys, RopeOverrides, plain};
 use crate::error::Result;
 use crate::graph::{Builder, Catalog, GluKind, RopeMode, TensorId};
 
-struct Phi3 {
-    hp: Hparams,
-}
-
 pub fn read(keys: &Keys<'_>, catalog: &dyn Catalog, user: &RopeOverrides) -> Result<Box<dyn Arch>> {
-    let hp = Hparams::read(keys, catalog, RopeMode::Neox, user)?;
-    Ok(Box::new(Phi3 { hp }))
+    plain(keys, catalog, user, RopeMode::Neox, graph)
 }
 
-impl Arch for Phi3 {
-    fn hparams(&self) -> &Hparams {
-        &self.hp
+fn graph(g: &mut Builder<'_>, hp: &Hparams, cache: &CacheShape) -> Result<TensorId> {
+    let long = cache.n_ctx > hp.rope.n_ctx_orig as usize;
+    let factors = match long {
+        true => "rope_factors_long.weight",
+        false => "rope_factors_short.weight",
+    };
+    let attn = Attention {
+        rope_factors: g.weight_opt(factors, &[hp.rope.n_rot / 2])?,
+        ..Attention::plain(hp)
+    };
+    let mut x = blocks::embed(g, hp)?;
+    for il in 0..hp.n_layer {
+        x = blocks::pre_norm_layer(g, hp, cache, il, x, &attn, &|g, il, h| {
+            blocks::ffn(g, hp, il, h, GluKind::Swiglu)
+        })?;
     }
-
-    fn graph(&self, g: &mut Builder<'_>, cache: &CacheShape) -> Result<TensorId> {
-        let hp = &self.hp;
-        let long = cache.n_ctx > hp.rope.n_ctx_orig as usize;
-        let factors = match long {
-            true => "rope_factors_long.weight",
-            false => "rope_factors_short.weight",
-        };
-        let attn = Attention {
-            rope_factors: g.weight_opt(factors, &[hp.rope.n_rot / 2])?,
-            ..Attention::plain(hp)
-        };
-        let mut x = blocks::embed(g, hp)?;
-        for il in 0..hp.n_layer {
-            x = blocks::pre_norm_layer(g, hp, cache, il, x, &attn, &|g, il, h| {
-                blocks::ffn(g, hp, il, h, GluKind::Swiglu)
-            })?;
-        }
-        blocks::head(g, hp, x, None)
-    }
+    blocks::head(g, hp, x, None)
 }

@@ -3,12 +3,19 @@
 
 use super::Node;
 use super::buffer::{Buffer, View};
-use super::exec::Storage;
 use super::rope::RopeTable;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Input, Op, Origin, Plan, RopeParams, Tensor, TensorId};
 use crate::quant::DType;
 use std::collections::HashMap;
+
+/// Memory that outlives a graph: weights in the map, cache tensors.
+pub trait Storage: Send + Sync {
+    /// First byte and length of a weight.
+    fn weight(&self, name: &str) -> Option<&[u8]>;
+    /// The buffer of a cache tensor.
+    fn cache(&self, id: crate::graph::CacheId) -> Option<&Buffer>;
+}
 
 /// Resolves tensors to memory.
 pub struct Binder<'a> {

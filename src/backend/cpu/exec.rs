@@ -1,6 +1,6 @@
 //! Compiles a planned graph to a list of nodes bound to memory, and runs it.
 
-use super::bind::Binder;
+use super::bind::{Binder, Storage};
 use super::buffer::{Buffer, Counts, Scratch, View};
 use super::matmul::{ActKind, act_kind, q8_bytes};
 use super::pool::{Pool, Worker};
@@ -13,14 +13,6 @@ use crate::graph::fuse::{self, Rules};
 use crate::graph::{Count, Graph, Input, Op, Origin, Plan, Tensor, TensorId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// Memory that outlives a graph: weights in the map, cache tensors.
-pub trait Storage: Send + Sync {
-    /// First byte and length of a weight.
-    fn weight(&self, name: &str) -> Option<&[u8]>;
-    /// The buffer of a cache tensor.
-    fn cache(&self, id: crate::graph::CacheId) -> Option<&Buffer>;
-}
 
 /// The CPU as a backend.
 pub struct CpuBackend {

@@ -16,8 +16,9 @@ mod simd_f16;
 mod simd_math;
 mod softmax;
 
+pub use bind::Storage;
 pub use buffer::{Buffer, Counts, View};
-pub use exec::{CpuBackend, Storage};
+pub use exec::CpuBackend;
 pub use simd::Simd;
 
 use crate::graph::Op;
