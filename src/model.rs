@@ -59,11 +59,16 @@ impl Weights {
         let mut by_name = HashMap::new();
         for (at, tensor) in gguf.tensors.iter().enumerate() {
             let Some(dtype) = tensor.dtype() else {
-                let known: Vec<&str> = DType::ALL.iter().map(|d| d.name()).collect();
+                let weights = DType::ALL.iter().filter(|&&d| d != DType::I32);
+                let known: Vec<&str> = weights.map(|d| d.name()).collect();
                 return Err(Error::file(
                     &gguf.path,
-                    format!("tensor {} has type {}", tensor.name, tensor.type_name()),
-                    format!("types that can be computed with are {}", known.join(", ")),
+                    format!(
+                        "tensor {} has type {}, which cannot be computed with",
+                        tensor.name,
+                        tensor.type_name()
+                    ),
+                    format!("fetch the model in one of {}", known.join(", ")),
                 ));
             };
             let mut ne = [1usize; 4];

@@ -97,7 +97,7 @@ pub fn read(keys: &Keys<'_>, catalog: &dyn Catalog, user: &RopeOverrides) -> Res
             Err(Error::file(
                 keys.meta.path(),
                 format!("architecture '{}' is not supported", keys.arch),
-                format!("supported are {}", known.join(", ")),
+                format!("give a model of one that is: {}", known.join(", ")),
             ))
         }
     }

@@ -63,12 +63,14 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let mut input = Input::open()?;
     chat.introduce(&model, input.is_terminal());
     let result = chat.turns(&mut input);
-    tracing::info!(
-        "prefill {}; decode {}; {}",
-        chat.generator.prefill.describe(),
-        chat.generator.decode.describe(),
-        chat.generator.chain.describe(),
-    );
+    if chat.generator.prefill.n_tokens > 0 {
+        tracing::info!(
+            "prefill {}; decode {}; {}",
+            chat.generator.prefill.describe(),
+            chat.generator.decode.describe(),
+            chat.generator.chain.describe(),
+        );
+    }
     result
 }
 

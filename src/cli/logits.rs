@@ -29,7 +29,8 @@ pub fn run(args: LogitsArgs) -> anyhow::Result<()> {
         _ => Vec::new(),
     };
     if tokens.is_empty() {
-        return Err(prompt::empty().into());
+        let text = "the prompt is empty; give ids with --tokens, or text with -p TEXT or -f FILE";
+        return Err(Error::input(text).into());
     }
     let model = load::model(gguf, &args.eval)?;
     let n_vocab = model.n_vocab();
