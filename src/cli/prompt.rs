@@ -36,12 +36,17 @@ pub fn required(args: &PromptArgs) -> Result<Vec<u8>> {
         None => without_last_newline(read_stdin()?),
     };
     if prompt.is_empty() {
-        return Err(match &args.file {
-            Some(file) => Error::file(file, "the prompt is empty", "give a file with text"),
-            None => Error::input("the prompt is empty; give it as words, with -p TEXT or -f FILE"),
-        });
+        return Err(empty(args));
     }
     Ok(prompt)
+}
+
+/// The error for a prompt without bytes or without tokens.
+pub fn empty(args: &PromptArgs) -> Error {
+    match &args.file {
+        Some(file) => Error::file(file, "the prompt is empty", "give a file with text"),
+        None => Error::input("the prompt is empty; give it as words, with -p TEXT or -f FILE"),
+    }
 }
 
 /// A file's bytes; `-` is standard input.

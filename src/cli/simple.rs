@@ -29,7 +29,7 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     };
     let tokens = load::encode(&tokenizer, &text, options);
     if tokens.is_empty() {
-        return Err(prompt::empty().into());
+        return Err(prompt::empty(&args.prompt).into());
     }
     let model = load::model(gguf, &args.eval)?;
     let limit = usize::try_from(args.n_predict).ok();
