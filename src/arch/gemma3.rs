@@ -25,7 +25,9 @@ pub fn read(keys: &Keys<'_>, catalog: &dyn Catalog, user: &RopeOverrides) -> Res
     hp.read_window(keys, PERIOD)?;
     // Sliding layers never see far enough to need scaling.
     let rope_swa = RopeParams {
-        freq_base: keys.f32("rope.freq_base_swa")?.unwrap_or(FREQ_BASE_SWA),
+        freq_base: keys
+            .positive("rope.freq_base_swa")?
+            .unwrap_or(FREQ_BASE_SWA),
         freq_scale: 1.0,
         ..hp.rope
     };

@@ -109,7 +109,7 @@ impl Hparams {
             n_expert_used,
             n_ff_expert: keys.size_or("expert_feed_forward_length", MOST_WIDTH, 0)?,
             norm_eps: keys
-                .f32("attention.layer_norm_rms_epsilon")?
+                .positive("attention.layer_norm_rms_epsilon")?
                 .ok_or_else(|| keys.missing("attention.layer_norm_rms_epsilon"))?,
             rope: rope(keys, mode, head_dim, n_ctx_train, user)?,
             window: None,
@@ -205,7 +205,7 @@ fn rope(
         n_rot: n_rot / 2 * 2,
         freq_base: match user.freq_base {
             Some(base) => base,
-            None => file_or("rope.freq_base", 10_000.0)?,
+            None => keys.positive("rope.freq_base")?.unwrap_or(10_000.0),
         },
         freq_scale,
         ext_factor: match user.ext_factor {

@@ -25,6 +25,18 @@ impl Keys<'_> {
         Ok(value.filter(|&v| v != 0.0 && v.is_finite()))
     }
 
+    /// As [`Keys::f32`], and above zero.
+    pub fn positive(&self, key: &str) -> Result<Option<f32>> {
+        match self.f32(key)? {
+            Some(value) if value < 0.0 => Err(Error::file(
+                self.meta.path(),
+                format!("{} is {value}, not a positive number", self.name(key)),
+                "the file is damaged; fetch it again",
+            )),
+            value => Ok(value),
+        }
+    }
+
     /// A string; empty is unset.
     pub fn str(&self, key: &str) -> Result<Option<&str>> {
         Ok(self
