@@ -123,7 +123,8 @@ fn quantize_group(x: &[f32; ACT_GROUP]) -> ([u8; ACT_GROUP], f32, [i32; 2]) {
     for (half, sum) in sums.iter_mut().enumerate() {
         for i in half * 16..half * 16 + 16 {
             let bits = (x[i] * inverse + ROUND).to_bits() as i32;
-            *sum += bits.wrapping_sub(ROUND.to_bits() as i32);
+            // Wraps only where a value is no number; then `d` is NaN.
+            *sum = sum.wrapping_add(bits.wrapping_sub(ROUND.to_bits() as i32));
             lanes[i] = bits as u8;
         }
     }
