@@ -120,7 +120,7 @@ impl Model {
             weights,
         };
         // Building the smallest graph looks at every weight.
-        model.graph(
+        let graph = model.graph(
             Width {
                 n_tokens: 1,
                 n_outputs: 1,
@@ -132,8 +132,15 @@ impl Model {
                 n_cells: 1,
                 n_cells_swa: 1,
             },
-        )?;
-        Ok(model)
+        );
+        match graph {
+            Err(error @ Error::Shape { .. }) => Err(Error::file(
+                model.path(),
+                error.to_string(),
+                "the file is damaged or of a variant that is not supported; fetch it again",
+            )),
+            graph => graph.map(|_| model),
+        }
     }
 
     /// The graph of one batch width and its logits.

@@ -59,6 +59,44 @@ fn files_that_cannot_serve_are_named_with_cause_and_remedy() {
         &["arch.gguf", "frobnicator", "llama"],
     );
     sandbox.bad("bench -m type.gguf", 1, &["type.gguf", "77"]);
+    // I32, which no weight can be.
+    let mut integers = tiny::ids_only("llama");
+    integers.type_id = 26;
+    integers.write(sandbox.path(), "i32.gguf");
+    sandbox.bad("bench -m i32.gguf", 1, &["i32.gguf", "token_embd.weight"]);
+    sandbox.bad(
+        "bench -m ids.gguf --override-kv llama.rope.scaling.factor=float:-1",
+        1,
+        &["ids.gguf", "--rope-freq-scale"],
+    );
+    for flag in [
+        "rope-freq-base=nan",
+        "rope-freq-base=0",
+        "yarn-ext-factor=inf",
+    ] {
+        let (name, _) = flag.split_once('=').expect("a value");
+        sandbox.bad(
+            &format!("bench -m ids.gguf --{flag}"),
+            1,
+            &["ids.gguf", name],
+        );
+    }
+}
+
+#[test]
+fn logits_that_are_no_numbers_are_an_error() {
+    let sandbox = Sandbox::new();
+    let key = "llama.attention.layer_norm_rms_epsilon";
+    for more in ["", " --top 2", " -n 2"] {
+        let line = format!("logits -m ids.gguf --tokens 1,2 --override-kv {key}=float:-1{more}");
+        sandbox.bad(&line, 1, &["NaN", "weights"]);
+    }
+    // Scores that overflow are not taken for masked ones.
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/arch");
+    for tokens in ["1", "1,2,3,4,5"] {
+        let line = format!("logits -m {dir}/llama-dense-Q4_K_M.gguf --tokens {tokens}");
+        sandbox.bad(&format!("{line} --yarn-attn-factor 1e38"), 1, &["NaN"]);
+    }
 }
 
 #[test]

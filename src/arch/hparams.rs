@@ -182,11 +182,6 @@ fn rope(
         (_, Some(scale)) => scale,
         (_, None) => 1.0 / factor.unwrap_or(1.0),
     };
-    if !(freq_scale.is_finite() && freq_scale > 0.0) {
-        return Err(Error::input(format!(
-            "RoPE scale {freq_scale} is not a positive number; give another --rope-freq-scale"
-        )));
-    }
     let yarn = if scaling == RopeScaling::Yarn {
         1.0
     } else {
@@ -200,7 +195,7 @@ fn rope(
     {
         attn_factor /= 1.0 + 0.1 * log_mul * (1.0 / freq_scale).ln();
     }
-    Ok(RopeParams {
+    let params = RopeParams {
         mode,
         n_rot: n_rot / 2 * 2,
         freq_base: match user.freq_base {
@@ -227,5 +222,34 @@ fn rope(
                 .u32("rope.scaling.original_context_length")?
                 .unwrap_or(n_ctx_train as u32),
         },
-    })
+    };
+    check_rope(keys, &params)?;
+    Ok(params)
+}
+
+/// Attention takes scores that are NaN for masked ones, so such a RoPE would
+/// give wrong answers instead of none.
+fn check_rope(keys: &Keys<'_>, params: &RopeParams) -> Result<()> {
+    let above_0 = |v: f32| v.is_finite() && v > 0.0;
+    for (name, value, good) in [
+        (
+            "rope-freq-base",
+            params.freq_base,
+            above_0 as fn(f32) -> bool,
+        ),
+        ("rope-freq-scale", params.freq_scale, above_0),
+        ("yarn-ext-factor", params.ext_factor, f32::is_finite),
+        ("yarn-attn-factor", params.attn_factor, f32::is_finite),
+        ("yarn-beta-fast", params.beta_fast, above_0),
+        ("yarn-beta-slow", params.beta_slow, above_0),
+    ] {
+        if !good(value) {
+            return Err(Error::file(
+                keys.meta.path(),
+                format!("RoPE with {name} {value}, which is no number or not above 0"),
+                format!("give another --{name}"),
+            ));
+        }
+    }
+    Ok(())
 }

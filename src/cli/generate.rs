@@ -78,6 +78,11 @@ impl Generator<'_> {
         self.session.truncate(keep);
         // Less is left where a sliding window has moved on.
         let keep = self.session.n_past();
+        if keep < self.cached.len() {
+            // Penalties count what the conversation holds now, once.
+            self.chain.forget();
+            prompt[..keep].iter().for_each(|&id| self.chain.accept(id));
+        }
         self.cached.truncate(keep);
         let started = Instant::now();
         let n_new = prompt.len() - keep;

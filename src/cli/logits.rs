@@ -102,8 +102,9 @@ impl Rows {
     fn print(&mut self, session: &mut Session, tokens: &[u32], n_vocab: usize) -> Result<u32> {
         let mut next = 0;
         let mut greedy = Chain::new(&SamplingParams::greedy())?;
-        let last = tokens.len() - 1;
         session.eval_all(tokens, &mut |i, logits| {
+            // Before it is written: JSON has no NaN.
+            next = greedy.sample(logits)?;
             let written = if i == 0 {
                 self.open(tokens, n_vocab)
             } else {
@@ -111,11 +112,7 @@ impl Rows {
             };
             written
                 .and_then(|()| self.row(logits))
-                .map_err(|e| Error::io("cannot write the logits", e))?;
-            if i == last {
-                next = greedy.sample(logits)?;
-            }
-            Ok(())
+                .map_err(|e| Error::io("cannot write the logits", e))
         })?;
         self.product
             .write_all(b"]")

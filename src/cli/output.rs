@@ -49,6 +49,8 @@ pub fn init(global: GlobalArgs) {
     };
     // A second call (there is none in the program) keeps the first subscriber.
     let _ = tracing_subscriber::fmt()
+        // Else a stderr that cannot be written to is reported on stderr, with a panic.
+        .log_internal_errors(false)
         .with_max_level(level)
         .with_writer(io::stderr)
         .with_ansi(stderr_colour())

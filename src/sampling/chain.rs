@@ -102,6 +102,11 @@ impl Chain {
         self.samplers.iter_mut().for_each(|s| s.reset());
     }
 
+    /// Forgets the accepted tokens; random numbers go on.
+    pub fn forget(&mut self) {
+        self.samplers.iter_mut().for_each(|s| s.forget());
+    }
+
     /// The samplers in order with their settings, on one line.
     pub fn describe(&self) -> String {
         let banned = match self.banned.len() {

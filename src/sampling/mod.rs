@@ -32,5 +32,10 @@ pub trait Sampler: Send {
     fn accept(&mut self, _id: u32) {}
 
     /// Forgets accepted tokens and starts the random sequence over.
-    fn reset(&mut self) {}
+    fn reset(&mut self) {
+        self.forget();
+    }
+
+    /// Forgets the accepted tokens; random numbers go on.
+    fn forget(&mut self) {}
 }

@@ -85,7 +85,7 @@ impl Sampler for Penalties {
         }
     }
 
-    fn reset(&mut self) {
+    fn forget(&mut self) {
         self.window.clear();
         self.counts.clear();
     }

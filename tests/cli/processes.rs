@@ -65,3 +65,19 @@ fn a_closed_pipe_is_a_quiet_success() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stderr_that_cannot_be_written_to_changes_nothing() {
+    let sandbox = Sandbox::new();
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let output = Command::new(env!("CARGO_BIN_EXE_llama-rs"))
+        .args("simple -m model.gguf -n 2 a".split(' '))
+        .current_dir(sandbox.path())
+        .stdin(Stdio::null())
+        .stderr(full.expect("a device"))
+        .output()
+        .expect("the program starts");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(output.stdout, b"abc\n");
+}

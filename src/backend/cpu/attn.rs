@@ -169,7 +169,7 @@ impl Job<'_> {
             for (j, h) in heads.clone().enumerate() {
                 let r = i * heads.len() + j;
                 // A token that sees nothing gets zeros, not NaN.
-                let scale = if sum[r] > 0.0 { 1.0 / sum[r] } else { 0.0 };
+                let scale = if sum[r] == 0.0 { 0.0 } else { 1.0 / sum[r] };
                 self.store(t, h, &o[r * ldv..r * ldv + hd_v], scale);
             }
         }
@@ -206,7 +206,7 @@ impl Job<'_> {
                 }
             }
         }
-        let scale = if sum > 0.0 { 1.0 / sum } else { 0.0 };
+        let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
         self.store(t, head, o, scale);
     }
 
@@ -239,7 +239,12 @@ impl Job<'_> {
         }
         row[n..].fill(0.0);
         let row = &mut row[..n];
-        let top = row.iter().copied().fold(*max, f32::max);
+        // `f32::max` passes over NaN, and a damaged row would look masked.
+        let any_nan = row.iter().fold(false, |any, x| any | x.is_nan());
+        let top = match any_nan {
+            true => f32::NAN,
+            false => row.iter().copied().fold(*max, f32::max),
+        };
         if top == f32::NEG_INFINITY {
             row.fill(0.0);
             return 1.0;

@@ -12,9 +12,15 @@ use crate::quant::DType;
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
+/// Where a buffer's first byte lies: a cache line.
+const ALIGN_BYTES: usize = 64;
+
 /// Zeroed bytes on a 64-byte border, shared between threads.
 pub struct Buffer {
+    /// The first aligned byte of the allocation.
     ptr: NonNull<u8>,
+    bytes: usize,
+    base: NonNull<u8>,
     layout: Layout,
 }
 
@@ -32,16 +38,30 @@ impl Buffer {
                 bytes >> 20
             ))
         };
-        let layout = Layout::from_size_align(bytes.max(1), 64).map_err(|_| too_large())?;
+        let bytes = bytes.max(1);
+        // Aligned by hand: with an alignment of its own the allocator writes
+        // the zeros, and a long context is paid for before the first token.
+        let layout = bytes
+            .checked_add(ALIGN_BYTES - 1)
+            .and_then(|n| Layout::from_size_align(n, 1).ok())
+            .ok_or_else(too_large)?;
         // SAFETY: the layout has a size of at least one byte.
-        let ptr = unsafe { std::alloc::alloc_zeroed(layout) };
-        let ptr = NonNull::new(ptr).ok_or_else(too_large)?;
-        Ok(Buffer { ptr, layout })
+        let base = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(base).ok_or_else(too_large)?;
+        let skip = base.as_ptr() as usize % ALIGN_BYTES;
+        // SAFETY: less than `ALIGN_BYTES` are skipped, as many as were added.
+        let ptr = unsafe { base.add((ALIGN_BYTES - skip) % ALIGN_BYTES) };
+        Ok(Buffer {
+            ptr,
+            bytes,
+            base,
+            layout,
+        })
     }
 
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 
     /// Address of a byte.
@@ -61,7 +81,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with this layout.
-        unsafe { std::alloc::dealloc(self.ptr.as_ptr(), self.layout) }
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) }
     }
 }
 
@@ -323,5 +343,28 @@ impl View {
             };
             (at, columns.start, piece)
         })
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::{ALIGN_BYTES, Buffer};
+
+    /// Pages of this process that are in memory.
+    fn resident_pages() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").expect("readable");
+        let pages = text.split(' ').nth(1).and_then(|n| n.parse().ok());
+        pages.expect("a number")
+    }
+
+    #[test]
+    fn a_large_buffer_costs_no_memory_until_it_is_used() {
+        let before = resident_pages();
+        let mut buffer = Buffer::new(1 << 30, "a test").expect("address space");
+        // Other tests run beside this one; the buffer has 262,144 pages.
+        assert!(resident_pages() < before + 65_536);
+        assert_eq!(buffer.at(0) as usize % ALIGN_BYTES, 0);
+        assert_eq!(buffer.bytes(), 1 << 30);
+        assert_eq!(buffer.as_mut_slice()[(1 << 30) - 1], 0);
     }
 }
