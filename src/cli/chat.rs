@@ -31,6 +31,7 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     };
     let sampling = args.sampling.sampled(&gguf.meta, &tokenizer)?;
     let model = load::model(gguf, &args.eval)?;
+    load::need_rows(&tokenizer, &model)?;
     let default_ctx = DEFAULT_CTX.min(model.n_ctx_train().max(1));
     let n_ctx = load::n_ctx(&args.eval.context, &model, default_ctx);
     let context = &args.eval.context;

@@ -63,6 +63,19 @@ pub fn model(gguf: Gguf, eval: &EvalArgs) -> Result<Arc<Model>> {
     Model::load(gguf, &overrides).map(Arc::new)
 }
 
+/// An error when the vocabulary has ids that the model has no row for.
+pub fn need_rows(tokenizer: &Tokenizer, model: &Model) -> Result<()> {
+    let (ids, rows) = (tokenizer.n_vocab(), model.n_vocab());
+    if ids > rows {
+        return Err(Error::file(
+            model.path(),
+            format!("the vocabulary has {ids} tokens, the embedding {rows} rows"),
+            "the file is damaged; fetch it again",
+        ));
+    }
+    Ok(())
+}
+
 /// Context in tokens: as `-c` says, else `default`.
 pub fn n_ctx(args: &ContextArgs, model: &Model, default: usize) -> usize {
     match args.ctx_size {

@@ -33,6 +33,9 @@ pub fn run(args: LogitsArgs) -> anyhow::Result<()> {
         return Err(Error::input(text).into());
     }
     let model = load::model(gguf, &args.eval)?;
+    if let Some(tokenizer) = &tokenizer {
+        load::need_rows(tokenizer, &model)?;
+    }
     let n_vocab = model.n_vocab();
     check_ids(&tokens, n_vocab)?;
     let n_ctx = load::n_ctx(

@@ -32,6 +32,7 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         return Err(prompt::empty(&args.prompt).into());
     }
     let model = load::model(gguf, &args.eval)?;
+    load::need_rows(&tokenizer, &model)?;
     let limit = usize::try_from(args.n_predict).ok();
     let needed = match limit {
         Some(limit) => tokens.len().saturating_add(limit),
