@@ -4,7 +4,7 @@
 //! is used again once no coming token can see it.
 
 use crate::backend::cpu::Buffer;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::graph::CacheId;
 use crate::quant::DType;
 
@@ -28,13 +28,26 @@ impl KvStore {
         let row = |dtype: DType, n: usize| n / dtype.block_len() * dtype.block_bytes();
         layers
             .iter()
-            .map(|l| n_cells[usize::from(l.swa)] * (row(types[0], l.k) + row(types[1], l.v)))
-            .sum()
+            .map(|l| {
+                let row_bytes = row(types[0], l.k) + row(types[1], l.v);
+                n_cells[usize::from(l.swa)].saturating_mul(row_bytes)
+            })
+            .fold(0, usize::saturating_add)
     }
 
     /// Allocates the cells; `types` are of K and V, `n_cells` of full and
     /// sliding-window layers.
     pub fn new(layers: &[LayerRows], types: [DType; 2], n_cells: [usize; 2]) -> Result<KvStore> {
+        let bytes = Self::bytes_for(layers, types, n_cells);
+        // Memory is handed out untouched, so asking for it does not fail in time.
+        if let Some(free) = available_bytes().filter(|&free| bytes > free) {
+            return Err(Error::DoesNotFit(format!(
+                "the KV cache of {} tokens needs {} MiB, {} MiB are free; lower -c",
+                n_cells[0],
+                bytes >> 20,
+                free >> 20
+            )));
+        }
         let mut buffers = Vec::new();
         for layer in layers {
             for (dtype, n) in [(types[0], layer.k), (types[1], layer.v)] {
@@ -55,6 +68,14 @@ impl KvStore {
     pub fn bytes(&self) -> usize {
         self.buffers.iter().map(Buffer::bytes).sum()
     }
+}
+
+/// Memory the system can give without swapping; `None` where it does not say.
+fn available_bytes() -> Option<usize> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    let kib: usize = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// Which token each cell holds.
@@ -149,6 +170,20 @@ impl Cells {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cache_beyond_memory_is_refused_before_it_is_touched() {
+        let layer = LayerRows {
+            k: 1024,
+            v: 1024,
+            swa: false,
+        };
+        let types = [DType::F16; 2];
+        let refused = KvStore::new(&[layer], types, [1 << 40, 1]);
+        assert!(matches!(refused, Err(Error::DoesNotFit(_))));
+        let small = KvStore::new(&[layer], types, [16, 1]).expect("64 KiB");
+        assert_eq!(small.bytes(), KvStore::bytes_for(&[layer], types, [16, 1]));
+    }
 
     #[test]
     fn window_cells_are_used_again_only_when_nobody_sees_them() {
