@@ -86,16 +86,21 @@ fn files_that_cannot_serve_are_named_with_cause_and_remedy() {
 #[test]
 fn logits_that_are_no_numbers_are_an_error() {
     let sandbox = Sandbox::new();
-    let key = "llama.attention.layer_norm_rms_epsilon";
-    for more in ["", " --top 2", " -n 2"] {
-        let line = format!("logits -m ids.gguf --tokens 1,2 --override-kv {key}=float:-1{more}");
-        sandbox.bad(&line, 1, &["NaN", "weights"]);
-    }
     // Scores that overflow are not taken for masked ones.
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/arch");
-    for tokens in ["1", "1,2,3,4,5"] {
-        let line = format!("logits -m {dir}/llama-dense-Q4_K_M.gguf --tokens {tokens}");
-        sandbox.bad(&format!("{line} --yarn-attn-factor 1e38"), 1, &["NaN"]);
+    for more in ["1", "1,2,3,4,5", "1,2 --top 2", "1,2 -n 2"] {
+        let line = format!("logits -m {dir}/llama-dense-Q4_K_M.gguf --tokens {more}");
+        let words = ["NaN", "weights"];
+        sandbox.bad(&format!("{line} --yarn-attn-factor 1e38"), 1, &words);
+    }
+}
+
+#[test]
+fn constants_that_make_no_sense_are_errors() {
+    let sandbox = Sandbox::new();
+    for key in ["attention.layer_norm_rms_epsilon", "rope.freq_base"] {
+        let line = format!("logits -m ids.gguf --tokens 1 --override-kv llama.{key}=float:-1");
+        sandbox.bad(&line, 1, &["ids.gguf", key, "positive"]);
     }
 }
 
@@ -108,11 +113,8 @@ fn a_vocabulary_says_what_it_can_serve() {
         "bench -m vocab.gguf",
         "logits -m vocab.gguf -p a",
     ] {
-        sandbox.bad(
-            line,
-            1,
-            &["vocab.gguf", "no tensors", "tokenize", "inspect"],
-        );
+        let words = ["vocab.gguf", "no tensors", "tokenize", "inspect"];
+        sandbox.bad(line, 1, &words);
     }
 }
 
