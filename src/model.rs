@@ -162,12 +162,6 @@ impl Model {
         self.gguf.tensors.iter().map(|t| t.bytes).sum()
     }
 
-    /// Number of weights (values).
-    pub fn n_params(&self) -> u64 {
-        let count = |t: &crate::gguf::TensorInfo| t.shape.iter().product::<u64>();
-        self.gguf.tensors.iter().map(count).sum()
-    }
-
     pub fn hparams(&self) -> &Hparams {
         self.arch.hparams()
     }

@@ -3,7 +3,7 @@
 pub mod cpu;
 
 use crate::error::Result;
-use crate::graph::{Count, Graph, Input, Plan, TensorId};
+use crate::graph::{Count, Graph, Input, Plan};
 
 /// Evaluates graphs on one device.
 pub trait Backend {
@@ -27,6 +27,4 @@ pub trait Executable {
     fn output(&self, index: usize) -> &[f32];
     /// Bytes of the compute buffer that this executable was planned with.
     fn compute_bytes(&self) -> usize;
-    /// Id of an output tensor.
-    fn output_id(&self, index: usize) -> TensorId;
 }

@@ -5,7 +5,7 @@ use super::model_path;
 use crate::gguf::{Gguf, Metadata};
 use crate::model::{Model, Overrides};
 use crate::session::{Session, SessionParams};
-use crate::tokenizer::{EncodeOptions, Tokenizer};
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::sync::Arc;
 
@@ -121,19 +121,4 @@ pub fn need_room(n_prompt: usize, n_ctx: usize) -> Result<()> {
         )));
     }
     Ok(())
-}
-
-/// A prompt's ids: BOS exactly once where the file wants it, also when the text
-/// brings its own.
-pub fn encode(tokenizer: &Tokenizer, text: &[u8], options: EncodeOptions) -> Vec<u32> {
-    let mut ids = tokenizer.encode(text, options);
-    let bos = tokenizer
-        .bos()
-        .filter(|_| options.add_special && tokenizer.adds_bos());
-    if let Some(bos) = bos
-        && ids.starts_with(&[bos, bos])
-    {
-        ids.remove(0);
-    }
-    ids
 }

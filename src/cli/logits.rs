@@ -24,7 +24,7 @@ pub fn run(args: LogitsArgs) -> anyhow::Result<()> {
                 add_special: true,
                 parse_special: true,
             };
-            load::encode(tokenizer, text, options)
+            tokenizer.encode(text, options)
         }
         _ => Vec::new(),
     };

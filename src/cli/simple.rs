@@ -27,7 +27,7 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         add_special: true,
         parse_special: true,
     };
-    let tokens = load::encode(&tokenizer, &text, options);
+    let tokens = tokenizer.encode(&text, options);
     if tokens.is_empty() {
         return Err(prompt::empty(&args.prompt).into());
     }

@@ -20,7 +20,7 @@ pub fn run(args: TokenizeArgs) -> anyhow::Result<()> {
         add_special: !args.no_bos,
         parse_special: !args.no_parse_special,
     };
-    let ids = load::encode(&tokenizer, &text, options);
+    let ids = tokenizer.encode(&text, options);
     let mut product = Product::stdout();
     if args.json {
         writeln!(product, "{}", json!({ "ids": ids }))?;

@@ -10,7 +10,7 @@ use super::{Ctx, Node, attn, mul_mat, run_node};
 use crate::backend::{Backend, Executable};
 use crate::error::{Error, Result};
 use crate::graph::fuse::{self, Rules};
-use crate::graph::{Count, Graph, Input, Op, Origin, Plan, Tensor, TensorId};
+use crate::graph::{Count, Graph, Input, Op, Origin, Plan, Tensor};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -129,7 +129,6 @@ impl Backend for CpuBackend {
             rope_tables,
             inputs,
             outputs,
-            output_ids: graph.outputs.clone(),
             plan_bytes: plan.bytes,
         }))
     }
@@ -197,7 +196,6 @@ struct CpuExecutable {
     /// Data and full width.
     inputs: HashMap<Input, (Buffer, usize)>,
     outputs: Vec<View>,
-    output_ids: Vec<TensorId>,
     plan_bytes: usize,
 }
 
@@ -259,9 +257,5 @@ impl Executable for CpuExecutable {
 
     fn compute_bytes(&self) -> usize {
         self.plan_bytes
-    }
-
-    fn output_id(&self, index: usize) -> TensorId {
-        self.output_ids[index]
     }
 }
