@@ -1,6 +1,7 @@
 //! Backends: who evaluates a graph.
 
 pub mod cpu;
+pub mod cuda;
 
 use crate::error::Result;
 use crate::graph::{Count, Graph, Input, Plan};

@@ -99,6 +99,8 @@ impl<'a> Builder<'a> {
             Input::OutIds => (self.width.n_outputs, Count::Outputs, "out_ids"),
             Input::CellPos { swa } => (n_cells, Count::Cells { swa }, "cell_pos"),
             Input::CellSeq { swa } => (n_cells, Count::Cells { swa }, "cell_seq"),
+            // Placed by who splits a graph; here for completeness.
+            Input::Border(_) => (n_cells, Count::Tokens, "border"),
         };
         let id = self.leaf(name, DType::I32, [n, 1, 1, 1], Origin::Input(input));
         self.graph.tensors[id.at()].live = Some(Live { dim: 0, count });

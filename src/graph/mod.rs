@@ -4,9 +4,10 @@ pub mod builder;
 pub mod fuse;
 pub mod op;
 pub mod plan;
+mod shape;
 pub mod tensor;
 
 pub use builder::{Builder, Catalog};
-pub use op::{AttnParams, GluKind, Op, RopeMode, RopeParams, UnaryKind};
+pub use op::{AttnParams, AttnShape, GluKind, HeadRows, Op, RopeMode, RopeParams, UnaryKind};
 pub use plan::Plan;
 pub use tensor::{CacheId, Count, Graph, Input, Live, Origin, Tensor, TensorId};

@@ -1,8 +1,5 @@
-//! Every op with its contract: operands, shape of the result, and which
-//! dimension of the result carries the live count. Names follow ggml.
+//! Every op with its operands; `shape.rs` has the shape rules. Names follow ggml.
 
-use super::tensor::{Live, Tensor};
-use crate::error::{Error, Result};
 use crate::quant::DType;
 
 /// How RoPE pairs the values of a head.
@@ -82,10 +79,20 @@ pub enum Op {
     /// `w [k, m, n_expert], x [k, 1 | n_used, n], ids [n_used, n] (, x as 8-bit rows)
     /// -> [m, n_used, n]`.
     MulMatId,
+    /// Fused `MUL_MAT` and `ADD`: `w [k, m], x [k, n], b [m, n | 1] (, x packed) -> [m, n]`.
+    MulMatAdd,
+    /// Fused `act(gate * x) * (up * x)`: `gate [k, m], up [k, m], x [k, n] -> [m, n]`.
+    MulMatGlu(GluKind),
+    /// The same for experts: `gate [k, m, n_expert], up, x [k, 1 | n_used, n],
+    /// ids [n_used, n] -> [m, n_used, n]`.
+    MulMatIdGlu(GluKind),
     /// CPU: `x [k, ..] -> 8-bit rows` of `words * 4` bytes, shared by all readers of `x`.
     QuantizeQ8 {
         words: usize,
     },
+    /// CUDA: `x [k, ..] -> [k rounded up to 32, ..]` in F16, times 1/16 so that values
+    /// up to 2^20 keep their place; shared by all readers of `x`.
+    PackF16,
     /// `table [k, r], ids [n] -> [k, n]`, or `table [k, r, n], ids [p, n] -> [k, p, n]`.
     GetRows,
     /// `cache [k, cells], x [k, n], slots [n] -> cache`, written in place.
@@ -100,6 +107,8 @@ pub enum Op {
     },
     /// `x [head_dim, n_head, n], pos [n] (, factors [n_rot / 2]) -> same shape`.
     Rope(RopeParams),
+    /// Fused per-head work on Q, K or V, see [`HeadRows`].
+    HeadRows(HeadRows),
     /// `q [hd, n_head, n], k [hd * n_head_kv, cells], v [hd_v * n_head_kv, cells],
     /// pos [n], seq [n], cell_pos [cells], cell_seq [cells] -> [hd_v * n_head, n]`.
     Attn(AttnParams, AttnShape),
@@ -127,6 +136,16 @@ pub enum Op {
     TopK {
         count: usize,
     },
+    /// Fused routing of experts: `logits [n_expert, n] -> [2 n_used, n]` (i32): the ids
+    /// of the best `n_used` by falling probability, then the bits of their weights,
+    /// divided by their sum when `norm`.
+    MoeRoute {
+        n_used: usize,
+        norm: bool,
+    },
+    /// Fused sum over experts: `y [m, n_used, n], weights [1, n_used, n] (, b [m, n])
+    /// -> [m, n]`.
+    MoeSum,
     /// A contiguous copy.
     Cont,
     /// `x -> x` in another float type.
@@ -141,6 +160,33 @@ pub enum Op {
     Cumsum,
 }
 
+/// What happens to the heads `x [head_dim, n_head, n]` of a projection, in this order:
+/// RMS norm over each head times a weight, RoPE, and storing. Operands follow `x` in
+/// the order of the fields: `weight [head_dim]`, `pos [n]`, `factors [n_rot / 2]`,
+/// then `cache [head_dim * n_head, cells], slots [n]`. Without `store` the result is
+/// `[head_dim, n_head, n]`, else the cache, written in place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadRows {
+    pub norm_eps: Option<f32>,
+    pub rope: Option<RopeParams>,
+    /// The operand that divides RoPE's frequencies is there.
+    pub factors: bool,
+    pub store: bool,
+}
+
+impl HeadRows {
+    /// Index of the operand `cache`.
+    pub fn cache_at(&self) -> usize {
+        1 + usize::from(self.norm_eps.is_some())
+            + usize::from(self.rope.is_some())
+            + usize::from(self.factors)
+    }
+
+    fn n_operands(&self) -> usize {
+        self.cache_at() + if self.store { 2 } else { 0 }
+    }
+}
+
 /// Head counts that the flat cache rows do not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttnShape {
@@ -150,19 +196,19 @@ pub struct AttnShape {
     pub n_head_kv: usize,
 }
 
-/// Type, shape and live dimension of a result.
-pub struct Shape {
-    pub dtype: DType,
-    pub ne: [usize; 4],
-    pub live: Option<Live>,
-}
-
 impl Op {
     /// ggml's name of the op.
     pub fn name(&self) -> &'static str {
         match self {
             Op::MulMat => "MUL_MAT",
             Op::MulMatId => "MUL_MAT_ID",
+            Op::MulMatAdd => "MUL_MAT_ADD",
+            Op::MulMatGlu(_) => "MUL_MAT_GLU",
+            Op::MulMatIdGlu(_) => "MUL_MAT_ID_GLU",
+            Op::PackF16 => "PACK_F16",
+            Op::HeadRows(_) => "HEAD_ROWS",
+            Op::MoeRoute { .. } => "MOE_ROUTE",
+            Op::MoeSum => "MOE_SUM",
             Op::QuantizeQ8 { .. } => "QUANTIZE_Q8",
             Op::GetRows => "GET_ROWS",
             Op::SetRows => "SET_ROWS",
@@ -187,21 +233,31 @@ impl Op {
         }
     }
 
-    /// True when the result is `src[0]` itself, changed.
-    pub fn writes_in_place(&self) -> bool {
-        matches!(self, Op::SetRows)
+    /// The operand that is the result itself, changed; `None` for fresh results.
+    pub fn writes_in_place(&self) -> Option<usize> {
+        match self {
+            Op::SetRows => Some(0),
+            Op::HeadRows(h) if h.store => Some(h.cache_at()),
+            _ => None,
+        }
     }
 
-    fn arity(&self) -> std::ops::RangeInclusive<usize> {
+    pub(super) fn arity(&self) -> std::ops::RangeInclusive<usize> {
         match self {
             Op::MulMat => 2..=3,
-            Op::MulMatId => 3..=4,
+            Op::MulMatId | Op::MulMatAdd => 3..=4,
+            Op::MulMatGlu(_) => 3..=3,
+            Op::MulMatIdGlu(_) => 4..=4,
+            Op::MoeSum => 2..=3,
+            Op::HeadRows(h) => h.n_operands()..=h.n_operands(),
             Op::GetRows | Op::Add | Op::Mul | Op::Div => 2..=2,
             Op::SetRows => 3..=3,
             Op::RmsNorm { .. } | Op::Glu(_) => 1..=2,
             Op::Rope(_) => 2..=3,
             Op::Attn(..) => 7..=7,
             Op::QuantizeQ8 { .. }
+            | Op::PackF16
+            | Op::MoeRoute { .. }
             | Op::Norm { .. }
             | Op::Unary(_)
             | Op::Scale { .. }
@@ -214,186 +270,5 @@ impl Op {
             | Op::Mean
             | Op::Cumsum => 1..=1,
         }
-    }
-
-    /// The shape rule: checks the operands and gives the result's shape.
-    pub fn shape(&self, src: &[&Tensor]) -> Result<Shape> {
-        let fail = |detail: String| Error::Shape {
-            op: self.name(),
-            detail,
-        };
-        if !self.arity().contains(&src.len()) {
-            return Err(fail(format!(
-                "takes {:?} operands, got {}",
-                self.arity(),
-                src.len()
-            )));
-        }
-        let shapes = || {
-            src.iter()
-                .map(|t| format!("{} {:?} {:?}", t.name, t.dtype, t.ne))
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
-        let ensure = |ok: bool| match ok {
-            true => Ok(()),
-            false => Err(fail(format!("operands do not match: {}", shapes()))),
-        };
-        let a = src[0];
-        let f32_like = |t: &Tensor, ne| Shape {
-            dtype: DType::F32,
-            ne,
-            live: t.live,
-        };
-        let is_f32 = |t: &Tensor| t.dtype == DType::F32;
-        let is_i32 = |t: &Tensor| t.dtype == DType::I32;
-        Ok(match self {
-            Op::MulMat => {
-                let x = src[1];
-                ensure(is_f32(x) && !is_i32(a) && a.ne[0] == x.ne[0] && a.ne[2..] == [1, 1])?;
-                f32_like(x, [a.ne[1], x.ne[1], x.ne[2], x.ne[3]])
-            }
-            Op::MulMatId => {
-                let (x, ids) = (src[1], src[2]);
-                ensure(
-                    is_f32(x)
-                        && is_i32(ids)
-                        && !is_i32(a)
-                        && a.ne[0] == x.ne[0]
-                        && (x.ne[1] == 1 || x.ne[1] == ids.ne[0])
-                        && x.ne[2] == ids.ne[1],
-                )?;
-                f32_like(x, [a.ne[1], ids.ne[0], x.ne[2], 1])
-            }
-            Op::QuantizeQ8 { words } => ensure(is_f32(a)).map(|()| Shape {
-                dtype: DType::I32,
-                ne: [*words, 1, 1, 1],
-                live: None,
-            })?,
-            Op::GetRows => {
-                let (ids, n) = (src[1], a.ne[2]);
-                ensure(is_i32(ids) && !is_i32(a) && a.ne[3] == 1 && ids.ne[1] == n)?;
-                // The rows' dimension follows the values'.
-                let live = ids.live.map(|l| Live {
-                    dim: l.dim + 1,
-                    ..l
-                });
-                Shape {
-                    dtype: DType::F32,
-                    ne: [a.ne[0], ids.ne[0], n, 1],
-                    live: live.or(a.live.filter(|l| l.dim == 2)),
-                }
-            }
-            Op::SetRows => {
-                let (x, slots) = (src[1], src[2]);
-                ensure(
-                    is_f32(x)
-                        && is_i32(slots)
-                        && matches!(a.dtype, DType::F32 | DType::F16 | DType::BF16)
-                        && x.ne[0] == a.ne[0]
-                        && x.ne[1] == slots.ne[0],
-                )?;
-                Shape {
-                    dtype: a.dtype,
-                    ..f32_like(a, a.ne)
-                }
-            }
-            Op::RmsNorm { .. } => {
-                let fits = |w: &Tensor| is_f32(w) && w.ne == [a.ne[0], 1, 1, 1];
-                ensure(is_f32(a) && src.get(1).is_none_or(|w| fits(w)))?;
-                f32_like(a, a.ne)
-            }
-            Op::Rope(p) => {
-                let fits = |f: &Tensor| is_f32(f) && f.ne[0] == p.n_rot / 2;
-                ensure(
-                    is_f32(a)
-                        && is_i32(src[1])
-                        && src[1].ne[0] == a.ne[2]
-                        && p.n_rot <= a.ne[0]
-                        && p.n_rot.is_multiple_of(2)
-                        && src.get(2).is_none_or(|f| fits(f)),
-                )?;
-                f32_like(a, a.ne)
-            }
-            Op::Attn(_, s) => {
-                let (k, v, cell_pos) = (src[1], src[2], src[5]);
-                ensure(
-                    is_f32(a)
-                        && src[3..].iter().all(|t| is_i32(t))
-                        && [k, v]
-                            .iter()
-                            .all(|t| matches!(t.dtype, DType::F32 | DType::F16))
-                        && a.ne[0] == s.head_dim_k
-                        && a.ne[1] == s.n_head
-                        && s.n_head_kv > 0
-                        && s.n_head.is_multiple_of(s.n_head_kv)
-                        && k.ne[0] == s.head_dim_k * s.n_head_kv
-                        && v.ne[0] == s.head_dim_v * s.n_head_kv
-                        && k.ne[1] == v.ne[1]
-                        && cell_pos.ne[0] == k.ne[1]
-                        && src[6].ne[0] == k.ne[1]
-                        && src[3].ne[0] == a.ne[2]
-                        && src[4].ne[0] == a.ne[2],
-                )?;
-                Shape {
-                    dtype: DType::F32,
-                    ne: [s.head_dim_v * s.n_head, a.ne[2], 1, 1],
-                    live: a.live.map(|l| Live { dim: 1, ..l }),
-                }
-            }
-            Op::Glu(_) => match src.get(1) {
-                Some(up) => {
-                    ensure(is_f32(a) && is_f32(up) && a.ne == up.ne)?;
-                    f32_like(a, a.ne)
-                }
-                None => {
-                    ensure(is_f32(a) && a.ne[0].is_multiple_of(2))?;
-                    f32_like(a, [a.ne[0] / 2, a.ne[1], a.ne[2], a.ne[3]])
-                }
-            },
-            Op::Add | Op::Mul | Op::Div => {
-                let b = src[1];
-                ensure(
-                    is_f32(a) && is_f32(b) && (0..4).all(|i| b.ne[i] == a.ne[i] || b.ne[i] == 1),
-                )?;
-                f32_like(a, a.ne)
-            }
-            Op::Norm { .. }
-            | Op::Unary(_)
-            | Op::Scale { .. }
-            | Op::SoftMax { .. }
-            | Op::Cumsum
-            | Op::Cont => {
-                ensure(is_f32(a))?;
-                f32_like(a, a.ne)
-            }
-            Op::Cpy { dtype } => {
-                ensure(is_f32(a) && matches!(dtype, DType::F32 | DType::F16 | DType::BF16))?;
-                Shape {
-                    dtype: *dtype,
-                    ..f32_like(a, a.ne)
-                }
-            }
-            Op::Argmax => {
-                ensure(is_f32(a) && a.ne[2] == 1 && a.ne[3] == 1)?;
-                Shape {
-                    dtype: DType::I32,
-                    ne: [a.ne[1], 1, 1, 1],
-                    live: a.live.map(|l| Live { dim: 0, ..l }),
-                }
-            }
-            Op::TopK { count } => {
-                ensure(is_f32(a) && *count >= 1 && *count <= a.ne[0])?;
-                Shape {
-                    dtype: DType::I32,
-                    ne: [*count, a.ne[1], a.ne[2], a.ne[3]],
-                    live: a.live,
-                }
-            }
-            Op::SumRows | Op::Mean => {
-                ensure(is_f32(a))?;
-                f32_like(a, [1, a.ne[1], a.ne[2], a.ne[3]])
-            }
-        })
     }
 }

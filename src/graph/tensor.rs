@@ -34,6 +34,8 @@ pub enum Input {
     CellPos { swa: bool },
     /// Sequence that owns each cell, `[n_cells]`.
     CellSeq { swa: bool },
+    /// A tensor that another segment of a split graph computes, by number.
+    Border(usize),
 }
 
 /// A number known only when a step runs.
@@ -113,7 +115,7 @@ impl Tensor {
 
     /// True for tensors that need a place in the compute buffer.
     pub fn is_computed(&self) -> bool {
-        matches!(&self.origin, Origin::Op(op) if !op.writes_in_place())
+        matches!(&self.origin, Origin::Op(op) if op.writes_in_place().is_none())
     }
 }
 
@@ -142,7 +144,10 @@ impl Graph {
             let t = self.get(id);
             match &t.origin {
                 Origin::View { .. } => id = t.src[0],
-                Origin::Op(op) if op.writes_in_place() => id = t.src[0],
+                Origin::Op(op) => match op.writes_in_place() {
+                    Some(at) => id = t.src[at],
+                    None => return id,
+                },
                 _ => return id,
             }
         }
@@ -158,7 +163,10 @@ impl Graph {
                     offset += offset_bytes;
                     id = t.src[0];
                 }
-                Origin::Op(op) if op.writes_in_place() => id = t.src[0],
+                Origin::Op(op) => match op.writes_in_place() {
+                    Some(at) => id = t.src[at],
+                    None => return offset,
+                },
                 _ => return offset,
             }
         }
@@ -172,7 +180,7 @@ impl Graph {
         }
         for at in (0..self.tensors.len()).rev() {
             // Cache writes matter although no later tensor may read them.
-            live[at] |= matches!(&self.tensors[at].origin, Origin::Op(op) if op.writes_in_place());
+            live[at] |= matches!(&self.tensors[at].origin, Origin::Op(op) if op.writes_in_place().is_some());
             if live[at] {
                 for s in self.tensors[at].src.clone() {
                     live[s.at()] = true;

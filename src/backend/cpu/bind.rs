@@ -71,7 +71,7 @@ impl<'a> Binder<'a> {
                 (data.at(0), data.bytes())
             }
             Origin::Input(input) => {
-                let n = owner.ne[0];
+                let n = owner.n_values(); // 4 bytes each
                 if !self.inputs.contains_key(input) {
                     let data = Buffer::new(n * 4, "inputs")?;
                     self.inputs.insert(*input, (data, n));
@@ -116,6 +116,12 @@ impl<'a> Binder<'a> {
     /// An op with its operands in memory.
     pub fn node(&mut self, id: TensorId, op: Op) -> Result<Node> {
         let tensor = self.graph.get(id);
+        if !super::runs(&op) {
+            return Err(Error::Shape {
+                op: op.name(),
+                detail: format!("{} is of another backend's fusion", tensor.name),
+            });
+        }
         let src = tensor
             .src
             .iter()

@@ -60,6 +60,20 @@ impl Node {
     }
 }
 
+/// False for what only other backends ask the graph to be fused into.
+fn runs(op: &Op) -> bool {
+    !matches!(
+        op,
+        Op::MulMatAdd
+            | Op::MulMatGlu(_)
+            | Op::MulMatIdGlu(_)
+            | Op::PackF16
+            | Op::HeadRows(_)
+            | Op::MoeRoute { .. }
+            | Op::MoeSum
+    )
+}
+
 /// Runs this thread's share of one node.
 fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     match node.op {
@@ -86,5 +100,12 @@ fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         Op::SumRows => reduce::sum_rows(ctx, node, worker, 1.0),
         Op::Mean => reduce::mean(ctx, node, worker),
         Op::Cumsum => reduce::cumsum(ctx, node, worker),
+        Op::MulMatAdd
+        | Op::MulMatGlu(_)
+        | Op::MulMatIdGlu(_)
+        | Op::PackF16
+        | Op::HeadRows(_)
+        | Op::MoeRoute { .. }
+        | Op::MoeSum => unreachable!("refused when the graph is bound"),
     }
 }

@@ -1,0 +1,49 @@
+//! Which kernels run an op: one function answers both "can CUDA run this?" and
+//! "what is launched?". It looks at shapes and types only, so it needs no device.
+
+mod attn;
+mod elementwise;
+mod heads;
+mod moe;
+mod mul_mat;
+mod norm;
+mod reduce;
+mod rows;
+
+use super::kernel::{Answer, Node};
+use crate::graph::Op;
+
+/// The launches that evaluate `node`; `None` when CUDA has no kernel for it.
+pub fn kernels(node: &Node<'_>) -> Option<Answer> {
+    match node.op {
+        Op::MulMat => mul_mat::mul_mat(node),
+        Op::MulMatAdd => mul_mat::mul_mat_add(node),
+        Op::MulMatGlu(kind) => mul_mat::mul_mat_glu(node, kind),
+        Op::MulMatId => mul_mat::mul_mat_id(node),
+        Op::MulMatIdGlu(kind) => mul_mat::mul_mat_id_glu(node, kind),
+        Op::PackF16 => mul_mat::pack_f16(node),
+        // 8-bit activations are the CPU's.
+        Op::QuantizeQ8 { .. } => None,
+        Op::GetRows => rows::get_rows(node),
+        Op::SetRows => rows::set_rows(node),
+        Op::Cont => rows::cont(node),
+        Op::Cpy { .. } => rows::cpy(node),
+        Op::RmsNorm { eps } => norm::rms_norm(node, eps),
+        Op::Norm { eps } => norm::norm(node, eps),
+        Op::Rope(params) => heads::rope(node, &params),
+        Op::HeadRows(params) => heads::head_rows(node, &params),
+        Op::Attn(params, shape) => attn::attn(node, &params, &shape),
+        Op::Unary(kind) => elementwise::unary(node, kind),
+        Op::Glu(kind) => elementwise::glu(node, kind),
+        Op::Add | Op::Mul | Op::Div => elementwise::binary(node),
+        Op::Scale { scale, bias } => elementwise::scale(node, scale, bias),
+        Op::SoftMax { scale } => norm::soft_max(node, scale),
+        Op::MoeRoute { .. } => moe::route(node),
+        Op::MoeSum => moe::sum(node),
+        Op::Argmax => reduce::argmax(node),
+        Op::TopK { .. } => reduce::top_k(node),
+        Op::SumRows => reduce::sum_rows(node),
+        Op::Mean => reduce::mean(node),
+        Op::Cumsum => reduce::cumsum(node),
+    }
+}
