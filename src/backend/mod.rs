@@ -12,6 +12,11 @@ pub trait Backend {
     fn name(&self) -> &str;
     /// The graph this backend wants to run for `graph`: fused, lowered.
     fn lower(&self, graph: &Graph) -> Graph;
+    /// Brings the weights that these lowered graphs read to where they run, and
+    /// allocates what they compute in; `progress` hears of bytes that are on their way.
+    fn prepare(&self, _graphs: &[&Graph], _progress: &dyn Fn(usize)) -> Result<()> {
+        Ok(())
+    }
     /// Binds a lowered and planned graph to memory.
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>>;
 }
