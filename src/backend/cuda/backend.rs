@@ -77,6 +77,31 @@ impl CudaBackend {
         lock(&self.weights).bytes()
     }
 
+    /// Overwrites the first bytes of a cache.
+    pub fn write_cache(&self, id: CacheId, data: &[u8]) -> Result<()> {
+        let cache = self.cache(id, data.len())?;
+        // SAFETY: the cache has these bytes; waited for before `data` may go.
+        unsafe { self.stream.upload(cache.address(), data)? };
+        self.stream.sync()
+    }
+
+    /// Reads the first bytes of a cache.
+    pub fn read_cache(&self, id: CacheId, data: &mut [u8]) -> Result<()> {
+        let cache = self.cache(id, data.len())?;
+        // SAFETY: the cache has these bytes; waited for before `data` is looked at.
+        unsafe { self.stream.download(data, cache.address())? };
+        self.stream.sync()
+    }
+
+    /// A cache of at least `bytes`.
+    fn cache(&self, id: CacheId, bytes: usize) -> Result<&DeviceBuffer> {
+        let cache = self.caches.get(&id).filter(|c| c.bytes() >= bytes);
+        cache.ok_or_else(|| Error::Shape {
+            op: "cache",
+            detail: format!("{id:?} of {bytes} bytes is not on {}", self.context.name()),
+        })
+    }
+
     /// The compute buffer, grown to `bytes` when it is smaller.
     fn arena(&self, bytes: usize) -> Result<Arc<DeviceBuffer>> {
         let mut arena = lock(&self.arena);

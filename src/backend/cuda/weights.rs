@@ -1,7 +1,7 @@
 //! Weights on the device: streamed from the file's map through pinned memory, and
 //! rearranged there into the order that kernels read.
 
-use super::layout;
+use super::layout::{self, Rearrange};
 use super::lower::{self, Form};
 use super::memory::{DeviceBuffer, PinnedBuffer};
 use super::stream::{Event, Stream};
@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::graph::{Graph, Tensor};
 use rayon::prelude::*;
 use std::collections::HashMap;
+use std::ffi::c_void;
 
 /// Bytes that travel at once: long enough for full bandwidth, short enough that the
 /// first piece is soon on its way.
@@ -147,54 +148,46 @@ impl Uploader<'_> {
 
     /// Uploads whole row tiles at a time and rearranges each piece on the device.
     fn matrix(&mut self, buffer: &DeviceBuffer, tensor: &Tensor, data: &[u8]) -> Result<()> {
-        let [k, m, n_expert, _] = tensor.ne;
-        let short = || Error::Shape {
-            op: "upload",
-            detail: format!("{} has too few bytes", tensor.name),
-        };
-        let row_bytes = tensor.dtype.row_bytes(k).ok_or_else(short)?;
-        // Experts without a cut-off tile are one tall matrix.
-        let (m, n_expert) = match m.is_multiple_of(layout::TILE_ROWS) {
-            true => (m * n_expert, 1),
-            false => (m, n_expert),
-        };
-        let tile_bytes = row_bytes * layout::TILE_ROWS;
-        if tile_bytes > PIECE_BYTES {
-            return Err(Error::input(format!(
-                "{}: rows of {k} values are too long for CUDA; run with --device cpu",
-                tensor.name
-            )));
-        }
-        let piece_rows = PIECE_BYTES / tile_bytes * layout::TILE_ROWS;
-        let matrix_bytes = layout::device_bytes(tensor.dtype, [k, m, 1, 1]);
-        for expert in 0..n_expert {
-            let raw = data
-                .get(expert * m * row_bytes..(expert + 1) * m * row_bytes)
-                .ok_or_else(short)?;
-            let dst = buffer.address() + (expert * matrix_bytes) as u64;
-            for (i, piece) in raw.chunks(piece_rows * row_bytes).enumerate() {
-                let at = self.slot()?;
-                self.fill(at, piece);
-                let slot = &self.slots[at];
-                // SAFETY: the piece fits the staging memory; the slot is not touched
-                // before its event has passed.
-                unsafe {
-                    let src = &slot.pinned.as_slice()[..piece.len()];
-                    self.stream.upload(slot.staging.address(), src)?;
-                    let rows = [m, i * piece_rows, piece.len() / row_bytes];
-                    rearrange(self.stream, tensor, slot.staging.address(), dst, rows)?;
-                }
-                slot.done.record(self.stream)?;
-                (self.progress)(piece.len());
+        for piece in layout::pieces(tensor.dtype, tensor.ne, PIECE_BYTES) {
+            let range = piece.src_offset_bytes..piece.src_offset_bytes + piece.src_bytes;
+            let Some(raw) = data.get(range).filter(|raw| raw.len() <= PIECE_BYTES) else {
+                return Err(Error::input(format!(
+                    "{}: rows of {} values are too long for CUDA; run with --device cpu",
+                    tensor.name, tensor.ne[0]
+                )));
+            };
+            let at = self.slot()?;
+            self.fill(at, raw);
+            let slot = &self.slots[at];
+            let staging = slot.staging.address();
+            let dst = buffer.address() + piece.dst_offset_bytes as u64;
+            // SAFETY: the piece fits the staging memory and its row tiles lie inside
+            // `buffer`; the slot is not touched before its event has passed.
+            unsafe {
+                self.stream.upload(staging, &slot.pinned.as_slice()[..raw.len()])?;
+                rearrange(self.stream, &piece.launch, staging, dst)?;
             }
+            slot.done.record(self.stream)?;
+            (self.progress)(raw.len());
         }
         Ok(())
     }
 }
 
-/// Rearranges raw rows at `src` into the matrix at `dst`; `rows` are those of the
-/// whole matrix, the first one here, and how many are here.
-fn rearrange(stream: &Stream, tensor: &Tensor, src: u64, dst: u64, rows: [usize; 3]) -> Result<()> {
-    let _ = (stream, tensor, src, dst, rows);
-    Ok(())
+/// Rearranges raw rows at `src` into row tiles at `dst`.
+///
+/// # Safety
+/// Both hold what the launch says until the stream is past it.
+unsafe fn rearrange(stream: &Stream, launch: &Rearrange, src: u64, dst: u64) -> Result<()> {
+    let context = stream.context();
+    let function = context.function(&launch.entry)?;
+    let (mut src, mut dst, mut k, mut n_rows) = (src, dst, launch.k, launch.n_rows);
+    let mut params: [*mut c_void; 4] = [
+        (&raw mut src).cast(),
+        (&raw mut dst).cast(),
+        (&raw mut k).cast(),
+        (&raw mut n_rows).cast(),
+    ];
+    // SAFETY: the parameters of `cuda-kernels/rearrange.cu`; memory is the caller's.
+    unsafe { context.launch(stream, function, [launch.grid, 1, 1], launch.block, 0, &mut params) }
 }
