@@ -33,7 +33,12 @@ pub fn head_rows(node: &Node<'_>, params: &HeadRows) -> Option<Answer> {
     };
     let mut args = vec![Arg::Dst, Arg::Src(0), weight, pos, factors, slots];
     args.extend(rope_args(params));
-    Some(grids::warps("head_rows", node.src[0]).args(args).job().into())
+    Some(
+        grids::warps("head_rows", node.src[0])
+            .args(args)
+            .job()
+            .into(),
+    )
 }
 
 /// Coefficients, eps, n_rot, neox, magnitude.
