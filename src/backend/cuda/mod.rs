@@ -5,6 +5,7 @@ pub mod device;
 pub mod driver;
 pub mod image;
 pub mod kernel;
+pub mod layout;
 pub mod memory;
 pub mod ops;
 pub mod stream;
