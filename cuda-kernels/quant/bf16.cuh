@@ -14,7 +14,7 @@ struct BF16 {
 
     static __device__ __forceinline__ void rearrange(const uint8_t* src, size_t row_bytes, int n_rows,
                                                      int n_values, uint8_t* dst, int lane) {
-        rearrange_plain<BYTES>(src, row_bytes, n_rows, n_values, dst, lane);
+        F16::rearrange(src, row_bytes, n_rows, n_values, dst, lane);
     }
 
     static __device__ __forceinline__ void load(Step& st, const uint8_t* tile, int s, int n_units, int lane) {

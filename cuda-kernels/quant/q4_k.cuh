@@ -29,6 +29,24 @@ struct Q4_K {
         return low | (s[j - 4 + o] >> 6) << 4;
     }
 
+    // The 16 bytes of a row that hold its scales; Q5_K has the same.
+    static __device__ __forceinline__ void rearrange_head(const uint8_t* src, size_t row_bytes, int n_rows,
+                                                          uint8_t* heads, int row) {
+        uint32_t head[4] = {0, 0, 0, 0};
+        if (row < n_rows) {
+            const uint8_t* block = src + row * row_bytes;
+            memcpy(&head[0], block, 4);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t v[8];
+#pragma unroll
+                for (int j = 0; j < 8; j++) v[j] = packed(block + 4, j, half == 1);
+                pack_six_bits(v, 16 * half, head + 1);
+            }
+        }
+        for (int i = 0; i < 4; i++) ((uint32_t*)heads)[row * 4 + i] = head[i];
+    }
+
     static __device__ __forceinline__ void rearrange(const uint8_t* src, size_t row_bytes, int n_rows,
                                                      int, uint8_t* dst, int lane) {
         const int r = lane / 4, c = lane % 4;
@@ -44,20 +62,7 @@ struct Q4_K {
                 out[(unit / 2 * 32 + lane) * 4 + unit % 2 * 2 + h] = w;
             }
         }
-        if (lane < TILE_ROWS) {
-            uint32_t head[4] = {0, 0, 0, 0};
-            if (lane < n_rows) {
-                const uint8_t* block = src + lane * row_bytes;
-                memcpy(&head[0], block, 4);
-                for (int half = 0; half < 2; half++) {
-                    uint32_t v[8];
-                    for (int j = 0; j < 8; j++) v[j] = packed(block + 4, j, half == 1);
-                    pack_six_bits(v, 16 * half, head + 1);
-                }
-            }
-            uint32_t* row = (uint32_t*)(dst + HEADS) + lane * 4;
-            for (int i = 0; i < 4; i++) row[i] = head[i];
-        }
+        if (lane < TILE_ROWS) rearrange_head(src, row_bytes, n_rows, dst + HEADS, lane);
     }
 
     static __device__ __forceinline__ void load(Step& st, const uint8_t* tile, int s, int, int lane) {
@@ -73,23 +78,26 @@ struct Q4_K {
         nibble_codes<0>(word<U % 2 * 2 + H>(st.q[U / 2]), q);
     }
 
-    // (s, m) of sub-block U as halves.
-    template <int U, int H>
-    static __device__ __forceinline__ half2 factors(const Step& st) {
-        const uint4 h = st.head[H];
-        return six_bits<U>(h.y, h.z, h.w);
+    // (d s, -dmin m) of unit U from a head.
+    template <int U>
+    static __device__ __forceinline__ half2 head_scale_half(uint4 head) {
+        return __hmul2(six_bits<U>(head.y, head.z, head.w), as_half2(head.x ^ 0x80000000));
     }
 
-    // The second of a word's halves is subtracted: its sign is flipped.
+    template <int U>
+    static __device__ __forceinline__ float2 head_scale(uint4 head) {
+        const float2 sm = __half22float2(six_bits<U>(head.y, head.z, head.w));
+        const float2 d = __half22float2(as_half2(head.x));
+        return make_float2(sm.x * d.x, -sm.y * d.y);
+    }
+
     template <int U, int H>
     static __device__ __forceinline__ half2 scale_half(const Step& st) {
-        return __hmul2(factors<U, H>(st), as_half2(st.head[H].x ^ 0x80000000));
+        return head_scale_half<U>(st.head[H]);
     }
 
     template <int U, int H>
     static __device__ __forceinline__ float2 scale(const Step& st) {
-        const float2 sm = __half22float2(factors<U, H>(st));
-        const float2 d = __half22float2(as_half2(st.head[H].x));
-        return make_float2(sm.x * d.x, -sm.y * d.y);
+        return head_scale<U>(st.head[H]);
     }
 };
