@@ -2,9 +2,39 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod sched;
 
 use crate::error::Result;
-use crate::graph::{Count, Graph, Input, Plan};
+use crate::graph::{Count, Graph, Input, Plan, TensorId};
+use std::fmt;
+
+/// A place where graphs are evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    Cpu,
+    /// A GPU, by its index among those that CUDA shows.
+    Cuda(usize),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(index) => write!(f, "cuda{index}"),
+        }
+    }
+}
+
+impl Device {
+    /// Whether the device has a kernel for this node of a graph that no backend
+    /// has lowered yet.
+    pub fn runs(self, graph: &Graph, id: TensorId) -> bool {
+        match self {
+            Device::Cpu => true,
+            Device::Cuda(_) => cuda::runs(graph, id),
+        }
+    }
+}
 
 /// Evaluates graphs on one device.
 pub trait Backend {
@@ -12,7 +42,15 @@ pub trait Backend {
     fn name(&self) -> &str;
     /// The graph this backend wants to run for `graph`: fused, lowered.
     fn lower(&self, graph: &Graph) -> Graph;
-    /// Binds a lowered and planned graph to memory.
+    /// Brings the weights that these lowered graphs read to the device, each
+    /// once; `progress` is told the bytes done since the call began.
+    ///
+    /// # Errors
+    /// The device has no room for them.
+    fn prepare(&self, _graphs: &[&Graph], _progress: &dyn Fn(usize)) -> Result<()> {
+        Ok(())
+    }
+    /// Binds a lowered and planned graph, whose weights are prepared, to memory.
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>>;
 }
 
@@ -24,7 +62,7 @@ pub trait Executable {
     fn set_count(&mut self, count: Count, n: usize);
     /// Runs all nodes.
     fn run(&mut self) -> Result<()>;
-    /// The values of an output of the graph, at full width.
+    /// The values of an output of the graph, at full width; of i32 their bits.
     fn output(&self, index: usize) -> &[f32];
     /// Bytes of the compute buffer that this executable was planned with.
     fn compute_bytes(&self) -> usize;
