@@ -1,7 +1,7 @@
 //! A launch before its operands have addresses: which kernel, which grid,
 //! which arguments.
 
-use crate::graph::{Op, Tensor};
+use crate::graph::{Graph, Op, Origin, Tensor, TensorId};
 
 /// One launch; `cuda-kernels/` says what each entry does and takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,6 +14,9 @@ pub struct Kernel {
     pub block: u32,
     /// Dynamic shared memory a block.
     pub shared_bytes: u32,
+    /// The arguments are one job of `cuda-kernels/jobs.cuh`: neighbours that run the
+    /// same kernel and do not touch each other's data may share a launch.
+    pub job: bool,
     pub args: Vec<Arg>,
 }
 
@@ -58,6 +61,24 @@ pub struct Node<'a> {
     pub op: Op,
     pub dst: &'a Tensor,
     pub src: Vec<&'a Tensor>,
+    /// F32 activations in matrix products.
+    pub exact: bool,
+}
+
+impl<'a> Node<'a> {
+    /// A node of a graph; `None` for tensors that are no ops.
+    pub fn of(graph: &'a Graph, id: TensorId, exact: bool) -> Option<Node<'a>> {
+        let dst = graph.get(id);
+        match dst.origin {
+            Origin::Op(op) => Some(Node {
+                op,
+                dst,
+                src: dst.src.iter().map(|&s| graph.get(s)).collect(),
+                exact,
+            }),
+            _ => None,
+        }
+    }
 }
 
 /// What a kernel gets for a tensor; `cuda-kernels/common.cuh` has the same struct.
@@ -83,6 +104,7 @@ impl Kernel {
             grid: grid.map(|n| n as u32),
             block,
             shared_bytes: 0,
+            job: false,
             args: Vec::new(),
         }
     }
@@ -90,6 +112,12 @@ impl Kernel {
     /// Appends arguments.
     pub fn args(mut self, args: impl IntoIterator<Item = Arg>) -> Kernel {
         self.args.extend(args);
+        self
+    }
+
+    /// Marks the arguments as a job.
+    pub fn job(mut self) -> Kernel {
+        self.job = true;
         self
     }
 

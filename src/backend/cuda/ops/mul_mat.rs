@@ -1,28 +1,208 @@
-//! MUL_MAT and its fused and expert forms.
+//! MUL_MAT and its fused and expert forms; `cuda-kernels/mul_mat*.cu`.
 
-use super::super::kernel::{Answer, Node};
-use crate::graph::GluKind;
+use super::super::kernel::{Answer, Arg, Kernel, Node, n_rows};
+use super::super::layout;
+use crate::graph::{GluKind, Origin, Tensor};
+use crate::quant::DType;
 
-pub fn mul_mat(_node: &Node<'_>) -> Option<Answer> {
-    None
+/// Rows of a matrix that lie together on the device.
+const TILE_ROWS: usize = 16;
+/// Columns of a matrix-vector block.
+const COLUMNS: usize = 8;
+const VEC_WARPS: usize = 8;
+/// Rows and columns of a matrix-matrix block.
+const MM_ROWS: usize = 128;
+const MM_COLUMNS: usize = 64;
+/// Warps that keep a large GPU's memory busy (132 SMs with 16 warps each).
+const WARPS_WANTED: usize = 2048;
+/// As the kernel's shared memory allows with 8 columns: see `STAGED` there.
+const MOST_SPLIT: usize = 8;
+const MOST_SPLIT_EXACT: usize = 4;
+/// Largest y and z dimension of a grid, rounded down to a handy number.
+const MOST_GROUPS: usize = 32768;
+/// `moe_bucket` keeps this many counters.
+const MOST_EXPERTS: usize = 1024;
+
+/// Operands of a matrix-vector job, by index.
+struct Job {
+    w: usize,
+    w2: Option<usize>,
+    x: usize,
+    ids: Option<usize>,
+    b: Option<usize>,
+    glu: i32,
 }
 
-pub fn mul_mat_add(_node: &Node<'_>) -> Option<Answer> {
-    None
+impl Job {
+    fn new(w: usize, x: usize) -> Job {
+        Job {
+            w,
+            w2: None,
+            x,
+            ids: None,
+            b: None,
+            glu: 0,
+        }
+    }
 }
 
-pub fn mul_mat_glu(_node: &Node<'_>, _kind: GluKind) -> Option<Answer> {
-    None
+/// True for weights that the device holds in unit order.
+fn is_matrix(w: &Tensor) -> bool {
+    w.origin == Origin::Weight && w.ne[3] == 1 && layout::has_type(w.dtype)
 }
 
-pub fn mul_mat_id(_node: &Node<'_>) -> Option<Answer> {
-    None
+/// Products read x and write y in rows without gaps in dimension 0; a third
+/// dimension is for experts only.
+fn vec(node: &Node<'_>, job: &Job) -> Option<Answer> {
+    let (w, x) = (node.src[job.w], node.src[job.x]);
+    if !is_matrix(w)
+        || job
+            .w2
+            .is_some_and(|i| !is_matrix(node.src[i]) || node.src[i].dtype != w.dtype)
+    {
+        return None;
+    }
+    let groups = match job.ids {
+        Some(ids) => n_rows(node.src[ids]) * node.src[ids].ne[0],
+        None if x.ne[2..] == [1, 1] => x.ne[1].div_ceil(COLUMNS),
+        None => return None,
+    };
+    let exact = node.exact || w.dtype == DType::F32;
+    let (entry, most) = match exact {
+        true => ("mul_mat_vec_exact", MOST_SPLIT_EXACT),
+        false => ("mul_mat_vec", MOST_SPLIT),
+    };
+    let tiles = w.ne[1].div_ceil(TILE_ROWS);
+    let split = split(tiles * groups, w.ne[0].div_ceil(256), most);
+    let blocks = tiles.div_ceil(VEC_WARPS / split);
+    let y = groups.min(MOST_GROUPS);
+    let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
+    let kernel = Kernel::new(
+        entry,
+        [blocks, y, groups.div_ceil(y)],
+        (VEC_WARPS * 32) as u32,
+    )
+    .args([
+        Arg::Src(job.w),
+        view(job.w2),
+        Arg::Src(job.x),
+        view(job.ids),
+        view(job.b),
+        Arg::Dst,
+        Arg::I32(job.glu),
+        Arg::I32(split as i32),
+    ])
+    .job();
+    Some(kernel.into())
 }
 
-pub fn mul_mat_id_glu(_node: &Node<'_>, _kind: GluKind) -> Option<Answer> {
-    None
+/// Warps that share a row tile: enough to fill the GPU, no more than have work.
+fn split(tiles: usize, steps: usize, most: usize) -> usize {
+    let mut split = 1;
+    while split < most && tiles * split < WARPS_WANTED && split < steps {
+        split *= 2;
+    }
+    split
 }
 
-pub fn pack_f16(_node: &Node<'_>) -> Option<Answer> {
-    None
+/// The matrix-matrix form over packed activations.
+fn mat(node: &Node<'_>, packed: usize, b: Option<usize>) -> Option<Answer> {
+    let (w, x) = (node.src[0], node.src[packed]);
+    if !is_matrix(w) || x.ne[2..] != [1, 1] {
+        return None;
+    }
+    let grid = [w.ne[1].div_ceil(MM_ROWS), x.ne[1].div_ceil(MM_COLUMNS), 1];
+    let b = b.map_or(Arg::NoView, Arg::Src);
+    let entry = format!("mul_mat_{}", w.dtype.name());
+    Some(
+        Kernel::new(entry, grid, 256)
+            .args([Arg::Src(0), Arg::Src(packed), b, Arg::Dst])
+            .into(),
+    )
+}
+
+pub fn mul_mat(node: &Node<'_>) -> Option<Answer> {
+    match node.src.len() {
+        3 => mat(node, 2, None),
+        _ => vec(node, &Job::new(0, 1)),
+    }
+}
+
+pub fn mul_mat_add(node: &Node<'_>) -> Option<Answer> {
+    match node.src.len() {
+        4 => mat(node, 3, Some(2)),
+        _ => {
+            let job = Job {
+                b: Some(2),
+                ..Job::new(0, 1)
+            };
+            vec(node, &job)
+        }
+    }
+}
+
+pub fn mul_mat_glu(node: &Node<'_>, kind: GluKind) -> Option<Answer> {
+    let job = Job {
+        w2: Some(1),
+        glu: kind as i32,
+        ..Job::new(0, 2)
+    };
+    vec(node, &job)
+}
+
+pub fn mul_mat_id_glu(node: &Node<'_>, kind: GluKind) -> Option<Answer> {
+    let job = Job {
+        w2: Some(1),
+        ids: Some(3),
+        glu: kind as i32,
+        ..Job::new(0, 2)
+    };
+    vec(node, &job)
+}
+
+pub fn mul_mat_id(node: &Node<'_>) -> Option<Answer> {
+    if node.src.len() < 4 {
+        let job = Job {
+            ids: Some(2),
+            ..Job::new(0, 1)
+        };
+        return vec(node, &job);
+    }
+    let (w, ids) = (node.src[0], node.src[2]);
+    let n_expert = w.ne[2];
+    if !is_matrix(w) || n_expert > MOST_EXPERTS {
+        return None;
+    }
+    let pairs = ids.ne[0] * ids.ne[1];
+    // Every expert may leave one tile that is not full.
+    let tiles = n_expert.min(pairs) + pairs / MM_COLUMNS;
+    let scratch = Arg::Scratch { offset_bytes: 0 };
+    let bucket = Kernel::new("moe_bucket", [1, 1, 1], 1024).args([
+        Arg::Src(2),
+        Arg::I32(n_expert as i32),
+        scratch.clone(),
+    ]);
+    if tiles > 65_535 {
+        return None; // more pairs than a ubatch has
+    }
+    let entry = format!("mul_mat_id_{}", w.dtype.name());
+    let product = Kernel::new(entry, [w.ne[1].div_ceil(MM_ROWS), tiles, 1], 256).args([
+        Arg::Src(0),
+        Arg::Src(3),
+        Arg::Dst,
+        scratch,
+    ]);
+    Some(Answer {
+        kernels: vec![bucket, product],
+        scratch_bytes: 16 + 4 * pairs + 12 * tiles,
+    })
+}
+
+pub fn pack_f16(node: &Node<'_>) -> Option<Answer> {
+    let grid = [n_rows(node.src[0]), 1, 1];
+    Some(
+        Kernel::new("pack_f16", grid, 256)
+            .args([Arg::Dst, Arg::Src(0)])
+            .into(),
+    )
 }

@@ -1,0 +1,97 @@
+// mul_mat_vec: the f16 form of mul_mat_vec.cuh, on tensor cores.
+//
+// 1 to 8 columns cost nearly the same: weights become f16 fragments in registers, the
+// columns are the eight of an m16n8k16 product. x is put into shared memory as
+// f16(x / 16), in chunks where all of it does not fit.
+#include "mul_mat_vec.cuh"
+#include "quant_types.cuh"
+
+// Values of x kept at once, over all columns; with `sums` below 48 KiB of shared memory.
+constexpr int STAGED = 19968;
+// Row padding that puts the 16-byte reads of neighbouring columns on different banks.
+constexpr int PAD = 32;
+
+// x[first .. first + count) of every column to shared memory, zeros beyond k.
+__device__ __forceinline__ void stage(const VecJob& job, const Columns& at, half* xs, int stride, int first,
+                                      int count) {
+    const int k = job.x.ne[0];
+    for (int col = 0; col < at.n; col++) {
+        const float* x = at.x(job, col) + first;
+        const bool wide = ((uintptr_t)x & 15) == 0;
+        for (int i = threadIdx.x * 4; i < count; i += VEC_THREADS * 4) {
+            float4 v;
+            if (wide && first + i + 4 <= k) {
+                v = *(const float4*)(x + i);
+            } else {
+                v.x = first + i < k ? x[i] : 0.f;
+                v.y = first + i + 1 < k ? x[i + 1] : 0.f;
+                v.z = first + i + 2 < k ? x[i + 2] : 0.f;
+                v.w = first + i + 3 < k ? x[i + 3] : 0.f;
+            }
+            *(uint2*)(xs + col * stride + i) = make_uint2(to_act2(v.x, v.y), to_act2(v.z, v.w));
+        }
+    }
+}
+
+template <class T>
+__device__ __forceinline__ void block_product(const VecJob& job, int block, half* xs, float* sums) {
+    constexpr int STEP = T::UNITS * UNIT;
+    const int n_units = (job.w.ne[0] + UNIT - 1) / UNIT, n_steps = (n_units + T::UNITS - 1) / T::UNITS;
+    const size_t tile_bytes = row_tile_bytes<T>(n_units);
+    const Columns at(job, tile_bytes);
+    if (at.n == 0) return;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, c = lane % 4;
+    const int split = job.split, part = warp % split;
+    const int tile0 = block * (VEC_WARPS / split), tile = tile0 + warp / split;
+    const bool has_tile = tile * TILE_ROWS < job.w.ne[1];
+    const int chunk = min(STAGED / at.n / STEP / split * split, n_steps), stride = chunk * STEP + PAD;
+
+    float acc[2][2][4] = {};
+    for (int first = 0; first < n_steps; first += chunk) {
+        const int left = min(chunk, n_steps - first);
+        const int count = has_tile && part < left ? (left - part + split - 1) / split : 0;
+        typename T::Step cur;
+        auto load = [&](typename T::Step& st, int matrix, int i) {
+            const uint8_t* w = (matrix ? at.w2 : at.w) + tile * tile_bytes;
+            T::load(st, w, first + part + i * split, n_units, lane);
+        };
+        // The first weights are under way while x is staged.
+        if (count > 0) load(cur, 0, 0);
+        if (first > 0) __syncthreads();
+        stage(job, at, xs, stride, first * STEP, left * STEP);
+        __syncthreads();
+        walk<T>(count, at.w2, cur, load, [&](auto matrix, int i, const typename T::Step& st) {
+            constexpr int M = decltype(matrix)::value;
+            const half* x = xs + r * stride + (part + i * split) * STEP + 8 * c;
+            each<T::UNITS>([&](auto unit) {
+                constexpr int U = decltype(unit)::value;
+                uint4 b = make_uint4(0, 0, 0, 0);
+                if (r < at.n) b = *(const uint4*)(x + U * UNIT);
+                uint32_t a[2][4];
+                weights<T, U>(st, a);
+                mma(acc[M][0], a[0], b.x, b.y);
+                mma(acc[M][1], a[1], b.z, b.w);
+            });
+        });
+    }
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        float* out = sums + ((m * VEC_WARPS + warp) * TILE_ROWS + r) * COLUMNS + 2 * c;
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[i / 2 * 8 * COLUMNS + i % 2] = acc[m][0][i] + acc[m][1][i];
+    }
+    __syncthreads();
+    finish(job, at, sums, tile0, ACT_UNSCALE);
+}
+
+extern "C" __global__ void __launch_bounds__(VEC_THREADS, 2)
+    mul_mat_vec(const __grid_constant__ Jobs<VecJob> jobs) {
+    __shared__ __align__(16) half xs[STAGED + COLUMNS * PAD];
+    __shared__ float sums[2 * VEC_WARPS * TILE_ROWS * COLUMNS];
+    int block;
+    const VecJob& job = jobs.job[my_job(jobs, block)];
+#define CASE(T) \
+    case T::ID: block_product<T>(job, block, xs, sums); break;
+    switch (job.w.dtype) { FOR_EACH_TYPE(CASE) }
+#undef CASE
+}

@@ -1,0 +1,104 @@
+// Products of weights with 1 to 8 tokens: what the f16 and the f32 form share.
+//
+//   y[m, n] = W[k, m] * x[k, n] (+ b)          n <= 8 columns a block
+//   y[m, n] = act(W * x) * (W2 * x)            with a second matrix
+//   y[m, u, t] = W[ids[u, t]][k, m] * x[k, u | 0, t]   with expert ids: one column a block
+//
+//   W, W2  weights in unit order (quant/unit.cuh)     x  f32, k contiguous
+//   b      f32 [m] or [m, n]                          y  f32, fully overwritten
+//   f32 accumulators. A block has 8 warps; SPLIT warps share a row tile's k and
+//   8 / SPLIT row tiles are done at once. grid = (row blocks of all jobs, columns / 8
+//   or expert pairs, their overflow).
+#pragma once
+#include "activation.cuh"
+#include "jobs.cuh"
+#include "mma.cuh"
+
+constexpr int VEC_WARPS = 8, VEC_THREADS = VEC_WARPS * WARP, COLUMNS = 8;
+
+struct VecJob {
+    View w, w2, x, ids, b, y;
+    int glu;    // GluKind, read when w2 is there
+    int split;  // warps that share a row tile
+};
+
+// The columns of one block: where its x and y lie, and which weights it reads.
+struct Columns {
+    const uint8_t *w, *w2;
+    int n, t0, u;
+    bool expert;
+
+    // Which columns block (y, z) has; n is 0 when all of them are dead.
+    __device__ __forceinline__ Columns(const VecJob& job, size_t tile_bytes) {
+        const long long group = blockIdx.y + (long long)blockIdx.z * gridDim.y;
+        w = (const uint8_t*)job.w.data;
+        w2 = (const uint8_t*)job.w2.data;
+        expert = job.ids.data != nullptr;
+        u = 0;
+        if (!expert) {
+            t0 = (int)group * COLUMNS;
+            n = max(min(dim(job.x, 1) - t0, COLUMNS), 0);
+            return;
+        }
+        const int n_used = job.y.ne[1];
+        t0 = (int)(group / n_used);
+        u = (int)(group % n_used);
+        n = t0 < dim(job.x, 2) ? 1 : 0;
+        if (n == 0) return;
+        const int id = row_of<int>(job.ids, t0)[u];
+        // Ids come from TOP_K and are in range; garbage would read foreign memory.
+        const int e = min(max(id, 0), job.w.ne[2] - 1);
+        const size_t matrix = (job.w.ne[1] + TILE_ROWS - 1) / TILE_ROWS * tile_bytes;
+        w += e * matrix;
+        if (w2) w2 += e * matrix;
+    }
+
+    // Column i of x.
+    __device__ __forceinline__ const float* x(const VecJob& job, int i) const {
+        return expert ? row_of<float>(job.x, job.x.ne[1] == 1 ? 0 : u, t0) : row_of<float>(job.x, t0 + i);
+    }
+
+    __device__ __forceinline__ float* y(const VecJob& job, int i) const {
+        return expert ? row_of<float>(job.y, u, t0) : row_of<float>(job.y, t0 + i);
+    }
+};
+
+// Runs `body(matrix, step in the chunk, registers)` over this warp's steps of a chunk,
+// first those of W, then those of W2, loading one step ahead. `cur` holds the first one.
+template <class T, class Load, class Body>
+__device__ __forceinline__ void walk(int count, bool two, typename T::Step& cur, Load&& load, Body&& body) {
+    typename T::Step next;
+    each<2>([&](auto matrix) {
+        constexpr int M = decltype(matrix)::value;
+        if (M == 1 && !two) return;
+        for (int i = 0; i < count; i++) {
+            if (i + 1 < count)
+                load(next, M, i + 1);
+            else if (M == 0 && two)
+                load(next, 1, 0);
+            body(matrix, i, cur);
+            cur = next;
+        }
+    });
+}
+
+// Adds up the parts of all warps and writes y. `sums[mat][warp][row][column]`.
+__device__ __forceinline__ void finish(const VecJob& job, const Columns& at, const float* sums, int tile0,
+                                       float unscale) {
+    const int split = job.split, tiles = VEC_WARPS / split;
+    for (int i = threadIdx.x; i < tiles * TILE_ROWS * at.n; i += VEC_THREADS) {
+        const int row = i % TILE_ROWS, tile = i / TILE_ROWS % tiles, col = i / (TILE_ROWS * tiles);
+        const int m = (tile0 + tile) * TILE_ROWS + row;
+        if (m >= job.w.ne[1]) continue;
+        float v[2];
+        for (int mat = 0; mat < (at.w2 ? 2 : 1); mat++) {
+            const float* part = sums + ((mat * VEC_WARPS + tile * split) * TILE_ROWS + row) * COLUMNS + col;
+            float sum = 0.f;
+            for (int s = 0; s < split; s++) sum += part[s * TILE_ROWS * COLUMNS];
+            v[mat] = sum * unscale;
+        }
+        float out = at.w2 ? gated(job.glu, v[0], v[1]) : v[0];
+        if (job.b.data) out += row_of<float>(job.b, job.b.ne[1] == 1 ? 0 : at.t0 + col)[m];
+        at.y(job, col)[m] = out;
+    }
+}

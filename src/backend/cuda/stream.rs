@@ -1,0 +1,285 @@
+//! Work in order: streams, copies on them, events between them, captured graphs.
+
+use super::context::Context;
+use super::driver::check;
+use crate::error::Result;
+use cudarc::driver::sys::{
+    self, CUevent, CUevent_flags_enum as EventFlags, CUgraph, CUgraphExec, CUstream,
+    CUstream_flags_enum as StreamFlags, CUstreamCaptureMode_enum as CaptureMode,
+};
+use std::sync::Arc;
+
+/// A queue of copies and launches that run in order, apart from other streams.
+#[derive(Debug)]
+pub struct Stream {
+    context: Arc<Context>,
+    raw: CUstream,
+}
+
+// SAFETY: the driver locks its streams; every method makes the context current.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A new stream, which does not wait for the default stream.
+    pub fn new(context: &Arc<Context>) -> Result<Stream> {
+        context.make_current()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the handle is written.
+        let result =
+            unsafe { sys::cuStreamCreate(&mut raw, StreamFlags::CU_STREAM_NON_BLOCKING as u32) };
+        check(result, &format!("a stream on {}", context.name()))?;
+        Ok(Stream {
+            context: context.clone(),
+            raw,
+        })
+    }
+
+    pub(super) fn raw(&self) -> CUstream {
+        self.raw
+    }
+
+    /// The GPU it runs on.
+    pub fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Waits until everything on the stream is done; errors of launches show here.
+    pub fn sync(&self) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the stream lives.
+        let result = unsafe { sys::cuStreamSynchronize(self.raw) };
+        check(result, &format!("running on {}", self.context.name()))
+    }
+
+    /// Lets what is put on the stream from now on wait for `event`.
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: both live.
+        let result = unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) };
+        check(result, "waiting for an event")
+    }
+
+    /// Copies host bytes to device address `dst`.
+    ///
+    /// # Safety
+    /// `dst` has room for them. When `src` is pinned, it stays unchanged and allocated
+    /// until the stream is past the copy.
+    pub unsafe fn upload(&self, dst: u64, src: &[u8]) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the caller's promise.
+        let result =
+            unsafe { sys::cuMemcpyHtoDAsync_v2(dst, src.as_ptr().cast(), src.len(), self.raw) };
+        check(result, &format!("a copy to {}", self.context.name()))
+    }
+
+    /// Copies from device address `src` to the host.
+    ///
+    /// # Safety
+    /// `src` has `dst.len()` bytes. `dst` stays allocated and is not looked at until
+    /// the stream is past the copy.
+    pub unsafe fn download(&self, dst: &mut [u8], src: u64) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the caller's promise.
+        let result =
+            unsafe { sys::cuMemcpyDtoHAsync_v2(dst.as_mut_ptr().cast(), src, dst.len(), self.raw) };
+        check(result, &format!("a copy from {}", self.context.name()))
+    }
+
+    /// Copies `bytes` inside the device's memory.
+    ///
+    /// # Safety
+    /// Both addresses have that many bytes, which do not overlap.
+    pub unsafe fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, bytes, self.raw) };
+        check(result, &format!("a copy on {}", self.context.name()))
+    }
+
+    /// Sets `bytes` from device address `dst` on to `value`.
+    ///
+    /// # Safety
+    /// The address has that many bytes.
+    pub unsafe fn fill(&self, dst: u64, value: u8, bytes: usize) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe { sys::cuMemsetD8Async(dst, value, bytes, self.raw) };
+        check(
+            result,
+            &format!("filling memory of {}", self.context.name()),
+        )
+    }
+
+    /// Records what `work` puts on this stream instead of running it. While it runs,
+    /// this thread allocates nothing on the device and loads no kernels.
+    pub fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        self.context.make_current()?;
+        // Other threads may allocate meanwhile.
+        let mode = CaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream lives.
+        let result = unsafe { sys::cuStreamBeginCapture_v2(self.raw, mode) };
+        check(result, "starting to record a graph")?;
+        let worked = work();
+        let mut raw = std::ptr::null_mut();
+        // The stream leaves its recording state even when the work failed.
+        // SAFETY: begun above on this thread; the handle is written.
+        let result = unsafe { sys::cuStreamEndCapture(self.raw, &mut raw) };
+        let graph = Graph {
+            context: self.context.clone(),
+            raw,
+        };
+        worked?;
+        check(result, "recording a graph")?;
+        Ok(graph)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.context.make_current().is_ok() {
+            // SAFETY: created in `new`; the driver lets what is queued finish.
+            unsafe { sys::cuStreamDestroy_v2(self.raw) };
+        }
+    }
+}
+
+/// A point in a stream.
+#[derive(Debug)]
+pub struct Event {
+    context: Arc<Context>,
+    raw: CUevent,
+}
+
+// SAFETY: the driver locks its events; every method makes the context current.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// An event for ordering, without a time.
+    pub fn new(context: &Arc<Context>) -> Result<Event> {
+        Event::with_flags(context, EventFlags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// An event that [`Event::seconds_since`] can measure with.
+    pub fn timed(context: &Arc<Context>) -> Result<Event> {
+        Event::with_flags(context, EventFlags::CU_EVENT_DEFAULT)
+    }
+
+    fn with_flags(context: &Arc<Context>, flags: EventFlags) -> Result<Event> {
+        context.make_current()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the handle is written.
+        let result = unsafe { sys::cuEventCreate(&mut raw, flags as u32) };
+        check(result, &format!("an event on {}", context.name()))?;
+        Ok(Event {
+            context: context.clone(),
+            raw,
+        })
+    }
+
+    /// Puts the event behind what is on `stream` now.
+    pub fn record(&self, stream: &Stream) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: both live.
+        let result = unsafe { sys::cuEventRecord(self.raw, stream.raw) };
+        check(result, "recording an event")
+    }
+
+    /// Waits until the stream has passed the event; at once when it was never recorded.
+    pub fn sync(&self) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the event lives.
+        let result = unsafe { sys::cuEventSynchronize(self.raw) };
+        check(result, &format!("running on {}", self.context.name()))
+    }
+
+    /// Seconds from `start` to this event; both timed, recorded and passed.
+    pub fn seconds_since(&self, start: &Event) -> Result<f64> {
+        self.context.make_current()?;
+        let mut milliseconds = 0.0;
+        // SAFETY: both live; the time is written.
+        let result = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, start.raw, self.raw) };
+        check(result, "measuring between events")?;
+        Ok(f64::from(milliseconds) / 1e3)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.make_current().is_ok() {
+            // SAFETY: created in `with_flags` and not destroyed before.
+            unsafe { sys::cuEventDestroy_v2(self.raw) };
+        }
+    }
+}
+
+/// Recorded work.
+#[derive(Debug)]
+pub struct Graph {
+    context: Arc<Context>,
+    raw: CUgraph,
+}
+
+impl Graph {
+    /// Makes it ready for launches.
+    pub fn instantiate(&self) -> Result<GraphExec> {
+        self.context.make_current()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the graph lives; the handle is written.
+        let result = unsafe { sys::cuGraphInstantiateWithFlags(&mut raw, self.raw, 0) };
+        check(result, "making a recorded graph ready")?;
+        Ok(GraphExec {
+            context: self.context.clone(),
+            raw,
+        })
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // A recording that failed left no graph.
+        if !self.raw.is_null() && self.context.make_current().is_ok() {
+            // SAFETY: the driver's, and not destroyed before.
+            unsafe { sys::cuGraphDestroy(self.raw) };
+        }
+    }
+}
+
+/// Recorded work that can be launched again and again.
+#[derive(Debug)]
+pub struct GraphExec {
+    context: Arc<Context>,
+    raw: CUgraphExec,
+}
+
+// SAFETY: owned by one place at a time; every method makes the context current.
+unsafe impl Send for GraphExec {}
+
+impl GraphExec {
+    /// Puts all of the recorded work on `stream`.
+    ///
+    /// # Safety
+    /// What the work reads and writes is still allocated, and stays so until `stream`
+    /// is past it.
+    pub unsafe fn launch(&self, stream: &Stream) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe { sys::cuGraphLaunch(self.raw, stream.raw) };
+        check(
+            result,
+            &format!("running a graph on {}", self.context.name()),
+        )
+    }
+}
+
+impl Drop for GraphExec {
+    fn drop(&mut self) {
+        if self.context.make_current().is_ok() {
+            // SAFETY: created in `instantiate`; the driver lets a running one finish.
+            unsafe { sys::cuGraphExecDestroy(self.raw) };
+        }
+    }
+}
