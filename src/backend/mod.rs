@@ -42,11 +42,12 @@ pub trait Backend {
     fn name(&self) -> &str;
     /// The graph this backend wants to run for `graph`: fused, lowered.
     fn lower(&self, graph: &Graph) -> Graph;
-    /// Brings the weights that these lowered graphs read to the device, each
-    /// once; `progress` is told the bytes done since the call began.
+    /// Brings the weights that these lowered graphs read to where they run, each
+    /// once, and allocates what they compute in; `progress` hears of bytes that
+    /// are on their way.
     ///
     /// # Errors
-    /// The device has no room for them.
+    /// There is no room for them.
     fn prepare(&self, _graphs: &[&Graph], _progress: &dyn Fn(usize)) -> Result<()> {
         Ok(())
     }

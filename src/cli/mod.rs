@@ -7,6 +7,8 @@ pub mod argv;
 mod bench;
 mod chat;
 mod chat_input;
+mod device_choice;
+mod device_flags;
 mod flags;
 mod generate;
 mod inspect;

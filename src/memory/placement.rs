@@ -5,7 +5,7 @@ use crate::backend::sched::{self, HOST, Placed, Rules, Split};
 use crate::error::{Error, Result};
 use crate::graph::{CacheId, Graph, Op, TensorId};
 use fancy_regex::Regex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Number of the device that layers are offloaded to.
 pub const OFFLOAD: usize = 1;
@@ -111,11 +111,12 @@ pub struct Schedule {
     n_offloaded: usize,
     overridden: HashMap<String, usize>,
     caches: HashMap<CacheId, usize>,
+    refused: BTreeSet<String>,
 }
 
 impl Schedule {
     /// The schedule of a model of `n_layer` layers of which `n_offloaded`, the
-    /// output included, are offloaded; `graphs` show what touches the caches.
+    /// output included, are offloaded; `graphs` show which kernels it takes.
     pub fn new(
         devices: Vec<Device>,
         n_layer: usize,
@@ -133,13 +134,24 @@ impl Schedule {
             n_offloaded,
             overridden,
             caches: HashMap::new(),
+            refused: BTreeSet::new(),
         };
         // Layer `il` has cache tensors `2 il` and `2 il + 1`.
         let wanted = |id: CacheId| schedule.layer(id.0 / 2);
         let runs = |device: usize, graph: &Graph, id| schedule.runs(device, graph, id);
-        let caches = sched::cache_devices(graphs, &wanted, &runs);
+        let mut refused = BTreeSet::new();
+        let caches = sched::cache_devices(graphs, &wanted, &runs, &mut refused);
         schedule.caches = caches;
+        for graph in graphs {
+            refused.extend(schedule.place(graph).refused);
+        }
+        schedule.refused = refused;
         schedule
+    }
+
+    /// Ops that run on the CPU only because the device has no kernel for them.
+    pub fn refused(&self) -> impl Iterator<Item = &str> {
+        self.refused.iter().map(String::as_str)
     }
 
     /// Offloaded layers; the output is one of them.

@@ -169,8 +169,8 @@ impl<'a> Setup<'a> {
         ))
     }
 
-    /// Bytes that a schedule puts on the device beside the CPU. Segments of one
-    /// graph share their compute buffer, graphs of different widths do not.
+    /// Bytes that a schedule puts on the device beside the CPU. All graphs share
+    /// one compute buffer.
     pub fn need(&self, schedule: &Schedule) -> Result<Need> {
         let mut need = Need::default();
         let Some(Device::Cuda(_)) = self.placement.offload else {
@@ -179,14 +179,14 @@ impl<'a> Setup<'a> {
         for graph in self.graphs()? {
             let mut split = schedule.split(&graph)?;
             split.segments.retain(|s| s.device == OFFLOAD);
-            let (mut weights, mut compute) = (0usize, 0);
+            let mut weights = 0usize;
             for segment in split.segments {
                 let lowered = cuda::lower(&segment.graph, self.exact);
                 weights = weights.saturating_add(cuda::weight_bytes(&lowered));
-                compute = cuda::compute_bytes(&lowered).max(compute);
+                let compute = cuda::compute_bytes(&lowered, self.exact);
+                need.compute = need.compute.max(compute);
             }
             need.weights = need.weights.max(weights);
-            need.compute += compute;
         }
         let caches = (0..).zip(self.cache_bytes());
         let on_device = caches.filter(|&(at, _)| schedule.cache(CacheId(at)) == OFFLOAD);

@@ -97,7 +97,11 @@ impl Placer<'_> {
         };
         let movable = self.free[id.at()]
             && from != to
-            && !self.graph.outputs.iter().any(|&o| self.graph.owner(o) == id)
+            && !self
+                .graph
+                .outputs
+                .iter()
+                .any(|&o| self.graph.owner(o) == id)
             && (to == HOST || (self.rules.runs)(to, self.graph, id))
             && self.bytes_to_bring(id, to) <= self.graph.get(id).bytes();
         if movable {
@@ -163,27 +167,32 @@ fn caches_of(graph: &Graph, id: TensorId) -> impl Iterator<Item = CacheId> {
 }
 
 /// Where each cache tensor of these graphs lies: as `wanted`, unless a device
-/// has no kernel for a node that touches it. Caches of one node lie together.
+/// has no kernel for a node that touches it (then `refused` hears of it). Caches
+/// of one node lie together.
 pub fn cache_devices(
     graphs: &[&Graph],
     wanted: &dyn Fn(CacheId) -> usize,
     runs: &dyn Fn(usize, &Graph, TensorId) -> bool,
+    refused: &mut BTreeSet<String>,
 ) -> HashMap<CacheId, usize> {
     let mut devices = HashMap::new();
     loop {
         let before = devices.clone();
         for graph in graphs {
             for id in graph.ids() {
-                if !matches!(graph.get(id).origin, Origin::Op(_)) {
+                let Origin::Op(op) = graph.get(id).origin else {
                     continue;
-                }
+                };
                 let caches: Vec<CacheId> = caches_of(graph, id).collect();
                 let at = |c: &CacheId| devices.get(c).copied().unwrap_or_else(|| wanted(*c));
                 let Some(first) = caches.first().map(at) else {
                     continue;
                 };
-                let together = caches.iter().all(|c| at(c) == first);
-                let kept = together && (first == HOST || runs(first, graph, id));
+                let runs = first == HOST || runs(first, graph, id);
+                if !runs {
+                    refused.insert(described(graph, id, &op));
+                }
+                let kept = runs && caches.iter().all(|c| at(c) == first);
                 for cache in caches {
                     devices.insert(cache, if kept { first } else { HOST });
                 }
