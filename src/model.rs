@@ -4,12 +4,22 @@ use crate::arch::{self, Arch, CacheShape, Hparams, Keys};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, Metadata, Value};
 use crate::graph::builder::Width;
-use crate::graph::{Builder, Catalog, Graph, TensorId};
+use crate::graph::{Builder, Catalog, Graph, Op, TensorId};
 use crate::quant::DType;
 use std::collections::HashMap;
 use std::path::Path;
 
 pub use crate::arch::{RopeOverrides, RopeScaling};
+
+/// What a graph gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// Logits `[n_vocab, n_outputs]`.
+    Logits,
+    /// The id of each output's highest logit `[1, n_outputs]` (i32), and that
+    /// logit `[1, 1, n_outputs]`.
+    Argmax,
+}
 
 /// What the user sets in place of the file's own values.
 #[derive(Debug, Clone, Default)]
@@ -121,6 +131,7 @@ impl Model {
         };
         // Building the smallest graph looks at every weight.
         let graph = model.graph(
+            Wanted::Logits,
             Width {
                 n_tokens: 1,
                 n_outputs: 1,
@@ -143,12 +154,20 @@ impl Model {
         }
     }
 
-    /// The graph of one batch width and its logits.
-    pub fn graph(&self, width: Width, cache: &CacheShape) -> Result<(Graph, TensorId)> {
+    /// The graph of one batch width.
+    pub fn graph(&self, wanted: Wanted, width: Width, cache: &CacheShape) -> Result<Graph> {
         let mut g = Builder::new(&self.weights, width);
         let logits = self.arch.graph(&mut g, cache)?;
-        g.output(logits);
-        Ok((g.graph, logits))
+        match wanted {
+            Wanted::Logits => g.output(logits),
+            Wanted::Argmax => argmax(&mut g, logits)?,
+        }
+        Ok(g.graph)
+    }
+
+    /// Names of all weights.
+    pub fn weight_names(&self) -> impl Iterator<Item = &str> {
+        self.weights.by_name.keys().map(String::as_str)
     }
 
     /// Bytes of a weight.
@@ -189,4 +208,17 @@ impl Model {
     pub fn n_ctx_train(&self) -> usize {
         self.hparams().n_ctx_train
     }
+}
+
+/// Outputs of [`Wanted::Argmax`].
+fn argmax(g: &mut Builder<'_>, logits: TensorId) -> Result<()> {
+    let [n_vocab, n_outputs, ..] = g.graph.get(logits).ne;
+    let ids = g.op(Op::Argmax, &[logits])?;
+    let ids = g.reshape(ids, &[1, n_outputs])?;
+    // Rows of one value: GET_ROWS picks each output's own.
+    let values = g.reshape(logits, &[1, n_vocab, n_outputs])?;
+    let best = g.op(Op::GetRows, &[values, ids])?;
+    g.output(ids);
+    g.output(best);
+    Ok(())
 }

@@ -2,9 +2,39 @@
 
 pub mod cpu;
 pub mod cuda;
+pub mod sched;
 
 use crate::error::Result;
-use crate::graph::{Count, Graph, Input, Plan};
+use crate::graph::{Count, Graph, Input, Plan, TensorId};
+use std::fmt;
+
+/// A place where graphs are evaluated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    Cpu,
+    /// A GPU, by its index among those that CUDA shows.
+    Cuda(usize),
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.write_str("cpu"),
+            Device::Cuda(index) => write!(f, "cuda{index}"),
+        }
+    }
+}
+
+impl Device {
+    /// Whether the device has a kernel for this node of a graph that no backend
+    /// has lowered yet.
+    pub fn runs(self, graph: &Graph, id: TensorId) -> bool {
+        match self {
+            Device::Cpu => true,
+            Device::Cuda(_) => cuda::runs(graph, id),
+        }
+    }
+}
 
 /// Evaluates graphs on one device.
 pub trait Backend {
@@ -12,12 +42,16 @@ pub trait Backend {
     fn name(&self) -> &str;
     /// The graph this backend wants to run for `graph`: fused, lowered.
     fn lower(&self, graph: &Graph) -> Graph;
-    /// Brings the weights that these lowered graphs read to where they run, and
-    /// allocates what they compute in; `progress` hears of bytes that are on their way.
+    /// Brings the weights that these lowered graphs read to where they run, each
+    /// once, and allocates what they compute in; `progress` hears of bytes that
+    /// are on their way.
+    ///
+    /// # Errors
+    /// There is no room for them.
     fn prepare(&self, _graphs: &[&Graph], _progress: &dyn Fn(usize)) -> Result<()> {
         Ok(())
     }
-    /// Binds a lowered and planned graph to memory.
+    /// Binds a lowered and planned graph, whose weights are prepared, to memory.
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>>;
 }
 
@@ -29,7 +63,7 @@ pub trait Executable {
     fn set_count(&mut self, count: Count, n: usize);
     /// Runs all nodes.
     fn run(&mut self) -> Result<()>;
-    /// The values of an output of the graph, at full width.
+    /// The values of an output of the graph, at full width; of i32 their bits.
     fn output(&self, index: usize) -> &[f32];
     /// Bytes of the compute buffer that this executable was planned with.
     fn compute_bytes(&self) -> usize;

@@ -3,6 +3,7 @@
 use super::args::{BenchArgs, BenchFormat};
 use super::load;
 use super::output::{Product, human_bytes, progress};
+use crate::backend::Device;
 use crate::session::Session;
 use indicatif::ProgressBar;
 use serde_json::{Value as Json, json};
@@ -28,10 +29,13 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     let tokens: Vec<u32> = (0..n_tokens).map(|i| token(i, model.n_vocab())).collect();
     let (pp, tg) = measure(&mut session, &tokens, &args)?;
     let threads = load::n_threads(&args.eval.context);
+    let (backend, ngl) = backend(&session);
     let mut product = Product::stdout();
     match args.output {
         BenchFormat::Json => {
-            let mut object = json!({ "model": path, "threads": threads });
+            let mut object = json!({
+                "model": path, "backend": backend, "ngl": ngl, "threads": threads,
+            });
             for (key, run) in [("pp", &pp), ("tg", &tg)] {
                 if run.n > 0 {
                     object[key] = run.json();
@@ -42,15 +46,19 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         BenchFormat::Md => {
             let arch = model.arch_name();
             let size = human_bytes(model.weight_bytes());
-            writeln!(product, "| model | arch | size | threads | test | tok/s |")?;
-            writeln!(product, "| --- | --- | ---: | ---: | ---: | ---: |")?;
+            let columns = "model | arch | size | backend | ngl | threads | test | tok/s";
+            writeln!(product, "| {columns} |")?;
+            writeln!(
+                product,
+                "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |"
+            )?;
             for (name, run) in [("pp", &pp), ("tg", &tg)] {
                 if run.n > 0 {
                     let (n, median, deviation) = (run.n, run.median(), run.deviation());
                     writeln!(
                         product,
-                        "| {path} | {arch} | {size} | {threads} | {name}{n} | \
-                         {median:.2} ± {deviation:.2} |"
+                        "| {path} | {arch} | {size} | {backend} | {ngl} | {threads} | \
+                         {name}{n} | {median:.2} ± {deviation:.2} |"
                     )?;
                 }
             }
@@ -58,6 +66,17 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
     }
     product.flush()?;
     Ok(())
+}
+
+/// The backend and the number of offloaded layers, as llama-bench names them.
+fn backend(session: &Session) -> (&'static str, usize) {
+    match session.load() {
+        Some(load) if load.n_layers > 0 => match load.device {
+            Device::Cuda(_) => ("CUDA", load.n_layers),
+            Device::Cpu => ("CPU", load.n_layers),
+        },
+        _ => ("CPU", 0),
+    }
 }
 
 /// The token at position `i`: spread over the vocabulary, the same in the
@@ -123,7 +142,7 @@ fn measure(session: &mut Session, tokens: &[u32], args: &BenchArgs) -> crate::Re
     );
     session.eval(&tokens[..args.n_prompt.max(1)])?;
     session.clear();
-    session.eval(&tokens[..1])?;
+    one(session, tokens[0])?;
     for _ in 0..args.repeats {
         if pp.n > 0 {
             session.clear();
@@ -140,6 +159,15 @@ fn measure(session: &mut Session, tokens: &[u32], args: &BenchArgs) -> crate::Re
     Ok((pp, tg))
 }
 
+/// Evaluates a token as greedy decoding does: a device that has the logits
+/// gives back one id instead of all of them.
+fn one(session: &mut Session, id: u32) -> crate::Result<()> {
+    match session.argmax_on_device() {
+        true => session.eval_greedy(&[id]).map(drop),
+        false => session.eval(&[id]).map(drop),
+    }
+}
+
 /// One token first, untimed, then one token at a time.
 fn decode(
     session: &mut Session,
@@ -148,10 +176,10 @@ fn decode(
     bar: &ProgressBar,
 ) -> crate::Result<()> {
     session.clear();
-    session.eval(&tokens[..1])?;
+    one(session, tokens[0])?;
     let started = Instant::now();
-    for id in &tokens[..run.n] {
-        session.eval(std::slice::from_ref(id))?;
+    for &id in &tokens[..run.n] {
+        one(session, id)?;
     }
     run.add(started);
     bar.inc(run.n as u64);

@@ -1,5 +1,6 @@
 //! Flag groups that several commands share, named as in llama.cpp.
 
+use super::device_flags::DeviceArgs;
 use crate::gguf::Value;
 use crate::model::{RopeOverrides, RopeScaling};
 use crate::quant::DType;
@@ -30,6 +31,8 @@ pub struct EvalArgs {
     #[command(flatten)]
     pub context: ContextArgs,
     #[command(flatten)]
+    pub devices: DeviceArgs,
+    #[command(flatten)]
     pub numerics: NumericsArgs,
     #[command(flatten)]
     pub rope: RopeArgs,
@@ -52,14 +55,6 @@ pub struct ContextArgs {
     /// Threads; by default one for each core
     #[arg(short = 't', long, value_name = "N", value_parser = positive)]
     pub threads: Option<usize>,
-    /// Layers on the GPU; accepted, without effect while there is none (also -ngl)
-    #[arg(
-        long = "n-gpu-layers",
-        visible_alias = "gpu-layers",
-        value_name = "N",
-        allow_negative_numbers = true
-    )]
-    pub n_gpu_layers: Option<i64>,
 }
 
 /// Element type of the KV cache.

@@ -50,6 +50,35 @@ impl Speed {
     }
 }
 
+/// What the next token is chosen from.
+enum Prediction<'a> {
+    Logits(&'a [f32]),
+    /// The device has chosen already; see [`Session::eval_greedy`].
+    Argmax(Option<u32>),
+}
+
+impl Prediction<'_> {
+    /// Evaluates `tokens`. A chain that takes the highest logit whatever the
+    /// others are leaves the logits on the device that has them.
+    fn after<'a>(
+        tokens: &[u32],
+        session: &'a mut Session,
+        chain: &Chain,
+    ) -> Result<Prediction<'a>> {
+        if chain.is_argmax() && session.argmax_on_device() {
+            return session.eval_greedy(tokens).map(Prediction::Argmax);
+        }
+        session.eval(tokens).map(Prediction::Logits)
+    }
+
+    fn choose(self, chain: &mut Chain) -> Result<u32> {
+        match self {
+            Prediction::Logits(logits) => chain.sample(logits),
+            Prediction::Argmax(id) => chain.choice(id),
+        }
+    }
+}
+
 /// A session with the tokens it has seen, and the way to choose the next.
 pub struct Generator<'a> {
     pub tokenizer: &'a Tokenizer,
@@ -97,12 +126,12 @@ impl Generator<'_> {
             if self.interrupt.is_set() {
                 break;
             }
-            let logits = self.session.eval(batch)?;
+            let prediction = Prediction::after(batch, &mut self.session, &self.chain)?;
             batch.iter().for_each(|&id| self.chain.accept(id));
             self.cached.extend(batch);
             bar.inc(batch.len() as u64);
             if self.cached.len() == prompt.len() {
-                next = Some(self.chain.sample(logits)?);
+                next = Some(prediction.choose(&mut self.chain)?);
             }
         }
         bar.finish_and_clear();
@@ -147,10 +176,10 @@ impl Generator<'_> {
             if self.session.n_past() >= self.session.n_ctx() {
                 break Finish::ContextFull;
             }
-            let logits = self.session.eval(&[next])?;
+            let prediction = Prediction::after(&[next], &mut self.session, &self.chain)?;
             self.cached.push(next);
             n_evaluated += 1;
-            next = self.chain.sample(logits)?;
+            next = prediction.choose(&mut self.chain)?;
         };
         let tail = stops.push(&decoder.finish());
         emit(&tail.emit)?;

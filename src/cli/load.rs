@@ -1,10 +1,11 @@
 //! From a path to a model, a tokenizer and a session.
 
 use super::flags::{ContextArgs, EvalArgs, ModelArgs};
-use super::model_path;
+use super::output::{human_bytes, progress_bytes};
+use super::{device_choice, model_path};
 use crate::gguf::{Gguf, Metadata};
 use crate::model::{Model, Overrides};
-use crate::session::{Session, SessionParams};
+use crate::session::{Load, Session, SessionParams};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -52,9 +53,6 @@ pub fn need_tensors(gguf: &Gguf) -> Result<()> {
 /// The model of an opened file.
 pub fn model(gguf: Gguf, eval: &EvalArgs) -> Result<Arc<Model>> {
     need_tensors(&gguf)?;
-    if eval.context.n_gpu_layers.is_some_and(|n| n != 0) {
-        tracing::info!("no GPU support in this build: -ngl has no effect");
-    }
     let overrides = Overrides {
         rope: eval.rope.overrides(),
         // `open` has applied them, for the tokenizer reads keys too.
@@ -85,7 +83,7 @@ pub fn n_ctx(args: &ContextArgs, model: &Model, default: usize) -> usize {
     }
 }
 
-/// A session of `n_ctx` tokens.
+/// A session of `n_ctx` tokens on the devices that the flags ask for.
 pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Session> {
     let n_ctx_train = model.n_ctx_train();
     if n_ctx_train > 0 && n_ctx > n_ctx_train {
@@ -94,6 +92,7 @@ pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Sess
              trained with; its answers may get worse"
         );
     }
+    let choice = device_choice::choose(&eval.devices)?;
     let (kv_type_k, kv_type_v) = eval.numerics.kv_types();
     let context = &eval.context;
     let params = SessionParams {
@@ -103,8 +102,31 @@ pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Sess
         kv_type_k,
         kv_type_v,
         exact_activations: eval.numerics.exact_activations(),
+        placement: choice.placement,
     };
-    Session::new(model.clone(), params)
+    let bar = progress_bytes("upload");
+    let session = Session::with_progress(model.clone(), params, &|done, total| {
+        bar.set_length(total as u64);
+        bar.set_position(done as u64);
+    });
+    bar.finish_and_clear();
+    let session = session?;
+    if let (Some(load), Some(gpu)) = (session.load(), choice.gpu) {
+        tracing::info!("{}", describe(&load, &gpu.description));
+    }
+    Ok(session)
+}
+
+/// `cuda0 (NVIDIA H200): 33/33 layers, 4.6 GiB weights, 64.0 MiB KV`.
+fn describe(load: &Load, gpu: &str) -> String {
+    format!(
+        "{} ({gpu}): {}/{} layers, {} weights, {} KV",
+        load.device,
+        load.n_layers,
+        load.most_layers,
+        human_bytes(load.need.weights),
+        human_bytes(load.need.kv),
+    )
 }
 
 /// Threads: as `-t` says, else the machine's.

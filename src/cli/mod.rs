@@ -8,6 +8,8 @@ mod bench;
 mod chat;
 mod chat_input;
 mod devices;
+mod device_choice;
+mod device_flags;
 mod flags;
 mod generate;
 mod inspect;

@@ -201,6 +201,15 @@ fn unwritten(error: io::Error) -> io::Error {
 /// A progress bar on stderr; hidden unless that is a terminal and
 /// information is wanted there.
 pub fn progress(len: usize, what: &str) -> ProgressBar {
+    bar(len, what, "{msg} {wide_bar} {pos}/{len}")
+}
+
+/// As [`progress`], for bytes whose number is not known yet.
+pub fn progress_bytes(what: &str) -> ProgressBar {
+    bar(0, what, "{msg} {wide_bar} {bytes}/{total_bytes}")
+}
+
+fn bar(len: usize, what: &str, template: &str) -> ProgressBar {
     let shown = tracing::enabled!(Level::INFO) && stderr_colour();
     let target = if shown {
         ProgressDrawTarget::stderr()
@@ -208,7 +217,7 @@ pub fn progress(len: usize, what: &str) -> ProgressBar {
         ProgressDrawTarget::hidden()
     };
     let bar = ProgressBar::with_draw_target(Some(len as u64), target);
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}");
+    let style = ProgressStyle::with_template(template);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.with_message(what.to_string())
 }

@@ -16,57 +16,53 @@ pub struct LayerRows {
     pub swa: bool,
 }
 
-/// The memory of all layers' cells.
+/// Exact bytes of every cache tensor, K and V of each layer in turn by
+/// [`CacheId`]; `types` are of K and V, `n_cells` of full and sliding-window
+/// layers.
+pub fn cache_bytes(layers: &[LayerRows], types: [DType; 2], n_cells: [usize; 2]) -> Vec<usize> {
+    let bytes = |dtype: DType, n: usize, swa: bool| {
+        let row = n / dtype.block_len() * dtype.block_bytes();
+        n_cells[usize::from(swa)].saturating_mul(row)
+    };
+    let of_layer = |l: &LayerRows| [bytes(types[0], l.k, l.swa), bytes(types[1], l.v, l.swa)];
+    layers.iter().flat_map(of_layer).collect()
+}
+
+/// The memory of the cells that live on the host.
 pub struct KvStore {
-    /// K and V of each layer in turn, by [`CacheId`].
-    buffers: Vec<Buffer>,
+    /// By [`CacheId`]; `None` for what a device holds.
+    buffers: Vec<Option<Buffer>>,
 }
 
 impl KvStore {
-    /// Exact bytes of a cache.
-    pub fn bytes_for(layers: &[LayerRows], types: [DType; 2], n_cells: [usize; 2]) -> usize {
-        let row = |dtype: DType, n: usize| n / dtype.block_len() * dtype.block_bytes();
-        layers
-            .iter()
-            .map(|l| {
-                let row_bytes = row(types[0], l.k) + row(types[1], l.v);
-                n_cells[usize::from(l.swa)].saturating_mul(row_bytes)
-            })
-            .fold(0, usize::saturating_add)
-    }
-
-    /// Allocates the cells; `types` are of K and V, `n_cells` of full and
-    /// sliding-window layers.
-    pub fn new(layers: &[LayerRows], types: [DType; 2], n_cells: [usize; 2]) -> Result<KvStore> {
-        let bytes = Self::bytes_for(layers, types, n_cells);
+    /// Allocates the cache tensors of these `bytes` for which `on_host` holds;
+    /// `n_ctx` is named when there is no room.
+    pub fn new(
+        bytes: &[usize],
+        n_ctx: usize,
+        on_host: &dyn Fn(CacheId) -> bool,
+    ) -> Result<KvStore> {
+        let held = |at: usize| on_host(CacheId(at)).then(|| bytes[at]);
+        let total = (0..bytes.len()).filter_map(held);
+        let total = total.fold(0, usize::saturating_add);
         // Memory is handed out untouched, so asking for it does not fail in time.
-        if let Some(free) = available_bytes().filter(|&free| bytes > free) {
+        if let Some(free) = available_bytes().filter(|&free| total > free) {
             return Err(Error::DoesNotFit(format!(
-                "the KV cache of {} tokens needs {} MiB, {} MiB are free; lower -c",
-                n_cells[0],
-                bytes >> 20,
+                "the KV cache of {n_ctx} tokens needs {} MiB, {} MiB are free; lower -c",
+                total >> 20,
                 free >> 20
             )));
         }
-        let mut buffers = Vec::new();
-        for layer in layers {
-            for (dtype, n) in [(types[0], layer.k), (types[1], layer.v)] {
-                let row = n / dtype.block_len() * dtype.block_bytes();
-                let bytes = row * n_cells[usize::from(layer.swa)];
-                buffers.push(Buffer::new(bytes, "the KV cache")?);
-            }
-        }
-        Ok(KvStore { buffers })
+        let allocate = |bytes| Buffer::new(bytes, "the KV cache");
+        let buffers = (0..bytes.len()).map(|at| held(at).map(allocate).transpose());
+        Ok(KvStore {
+            buffers: buffers.collect::<Result<_>>()?,
+        })
     }
 
     /// The cells of one cache tensor.
     pub fn get(&self, id: CacheId) -> Option<&Buffer> {
-        self.buffers.get(id.0)
-    }
-
-    /// Bytes allocated.
-    pub fn bytes(&self) -> usize {
-        self.buffers.iter().map(Buffer::bytes).sum()
+        self.buffers.get(id.0)?.as_ref()
     }
 }
 
@@ -178,11 +174,17 @@ mod tests {
             v: 1024,
             swa: false,
         };
-        let types = [DType::F16; 2];
-        let refused = KvStore::new(&[layer], types, [1 << 40, 1]);
+        let types = [DType::F16, DType::F32];
+        let large = cache_bytes(&[layer], types, [1 << 40, 1]);
+        let refused = KvStore::new(&large, 1 << 40, &|_| true);
         assert!(matches!(refused, Err(Error::DoesNotFit(_))));
-        let small = KvStore::new(&[layer], types, [16, 1]).expect("64 KiB");
-        assert_eq!(small.bytes(), KvStore::bytes_for(&[layer], types, [16, 1]));
+        let elsewhere = KvStore::new(&large, 1 << 40, &|_| false).expect("nothing");
+        assert!(elsewhere.get(CacheId(0)).is_none());
+        let small = cache_bytes(&[layer], types, [16, 1]);
+        assert_eq!(small, [16 * 2048, 16 * 4096]);
+        let store = KvStore::new(&small, 16, &|id| id.0 == 1).expect("64 KiB");
+        assert_eq!(store.get(CacheId(1)).map(Buffer::bytes), Some(16 * 4096));
+        assert!(store.get(CacheId(0)).is_none());
     }
 
     #[test]

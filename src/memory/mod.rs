@@ -1,5 +1,8 @@
-//! What a session remembers between steps.
+//! What a session remembers between steps, and what lies on which device.
 
 pub mod kv;
+pub mod placement;
+pub mod planner;
 
 pub use kv::{Cells, KvStore, LayerRows};
+pub use placement::{GpuLayers, Placement, Schedule, TensorOverride};

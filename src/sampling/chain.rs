@@ -72,6 +72,23 @@ impl Chain {
         self.seed.is_none()
     }
 
+    /// True when the highest logit is chosen whatever the others are, so that
+    /// [`Chain::choice`] serves in place of [`Chain::sample`].
+    pub fn is_argmax(&self) -> bool {
+        self.samplers.len() == 1 && self.is_greedy() && self.banned.is_empty()
+    }
+
+    /// The choice of a chain that [`Chain::is_argmax`], where `argmax` was found
+    /// elsewhere; `None`: the highest logit is no finite number.
+    pub fn choice(&self, argmax: Option<u32>) -> Result<u32> {
+        argmax.ok_or_else(|| {
+            Error::input(
+                "sampling: the highest logit is no finite number; the model's weights are \
+                 damaged or an op overflowed, try --exact",
+            )
+        })
+    }
+
     /// Chooses a token from `logits: [n_vocab]`; the caller may [`Chain::accept`] it.
     ///
     /// # Errors
@@ -178,6 +195,25 @@ mod tests {
             assert!(Chain::new(&params).unwrap().is_greedy());
             assert_eq!(sampled(params, &[1.0, 9.0, 9.0], 3), [1, 1, 1]);
         }
+    }
+
+    #[test]
+    fn a_plain_greedy_chain_needs_no_logits() {
+        let is_argmax = |params: SamplingParams| Chain::new(&params).unwrap().is_argmax();
+        let greedy = SamplingParams::greedy;
+        assert!(is_argmax(greedy()));
+        assert!(!is_argmax(everything()));
+        assert!(!is_argmax(SamplingParams {
+            banned: vec![2],
+            ..greedy()
+        }));
+        assert!(!is_argmax(SamplingParams {
+            presence_penalty: 1.0,
+            ..greedy()
+        }));
+        let chain = Chain::new(&greedy()).unwrap();
+        assert_eq!(chain.choice(Some(7)).unwrap(), 7);
+        assert_eq!(chain.choice(None).unwrap_err().exit_code(), 1);
     }
 
     #[test]

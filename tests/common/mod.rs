@@ -1,6 +1,7 @@
 //! What several test files need.
 
 use llama_rs::gguf::Gguf;
+use llama_rs::memory::Placement;
 use llama_rs::model::{Model, Overrides};
 use llama_rs::quant::DType;
 use llama_rs::session::{Session, SessionParams};
@@ -29,6 +30,7 @@ pub fn params(n_ctx: usize, n_ubatch: usize, exact: bool) -> SessionParams {
         kv_type_k: kv,
         kv_type_v: kv,
         exact_activations: exact,
+        placement: Placement::cpu(),
     }
 }
 

@@ -1,14 +1,20 @@
 //! Evaluates token sequences: prefill and decode in ubatches over one cache.
 
+mod devices;
+mod threads;
+
+pub use devices::Load;
+
 use crate::arch::CacheShape;
-use crate::backend::cpu::{Buffer, CpuBackend, Storage};
-use crate::backend::{Backend, Executable};
+use crate::backend::Executable;
 use crate::error::{Error, Result};
 use crate::graph::builder::Width;
-use crate::graph::{CacheId, Count, Input, Plan};
-use crate::memory::{Cells, KvStore, LayerRows};
-use crate::model::Model;
+use crate::graph::{Count, Input};
+use crate::memory::planner::Setup;
+use crate::memory::{Cells, Placement};
+use crate::model::{Model, Wanted};
 use crate::quant::DType;
+use devices::Devices;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -28,22 +34,15 @@ pub struct SessionParams {
     pub kv_type_v: DType,
     /// No 8-bit activations.
     pub exact_activations: bool,
+    /// Which devices take part, and who holds what.
+    pub placement: Placement,
 }
 
-/// What the backend reads besides the graph's own buffers.
-struct SessionStorage {
-    model: Arc<Model>,
-    kv: KvStore,
-}
-
-impl Storage for SessionStorage {
-    fn weight(&self, name: &str) -> Option<&[u8]> {
-        self.model.weight_data(name)
-    }
-
-    fn cache(&self, id: CacheId) -> Option<&Buffer> {
-        self.kv.get(id)
-    }
+/// What an executable was compiled for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    wanted: Wanted,
+    width: Width,
 }
 
 /// One sequence of tokens and its cache.
@@ -51,62 +50,62 @@ pub struct Session {
     model: Arc<Model>,
     params: SessionParams,
     shape: CacheShape,
-    storage: Arc<SessionStorage>,
-    backend: CpuBackend,
-    /// One compiled graph a width.
-    compiled: HashMap<Width, Box<dyn Executable>>,
+    devices: Devices,
+    compiled: HashMap<Key, Box<dyn Executable>>,
     cells: Cells,
     cells_swa: Cells,
     n_past: usize,
+    argmax_on_device: bool,
 }
 
 impl Session {
-    /// Allocates the cache and starts the threads.
+    /// Allocates the caches, starts the threads and brings the weights to
+    /// their devices.
+    ///
+    /// # Errors
+    /// A device cannot be used, or has no room for what it is to hold.
     pub fn new(model: Arc<Model>, params: SessionParams) -> Result<Session> {
-        let hp = model.hparams();
+        Self::with_progress(model, params, &|_, _| ())
+    }
+
+    /// As [`Session::new`]; `progress` hears of the bytes of weights uploaded
+    /// so far, and of all that have to be.
+    pub fn with_progress(
+        model: Arc<Model>,
+        params: SessionParams,
+        progress: &dyn Fn(usize, usize),
+    ) -> Result<Session> {
         if params.n_ctx == 0 || params.n_ubatch == 0 {
             return Err(Error::input(
                 "the context and the ubatch hold at least one token; raise -c or -ub",
             ));
         }
-        // A sliding layer needs its window and the tokens of one ubatch.
-        let n_cells_swa = match hp.window {
-            Some(w) => params.n_ctx.min(w as usize + params.n_ubatch),
-            None => 1,
+        let kv_types = [params.kv_type_k, params.kv_type_v];
+        let setup = Setup::new(
+            &model,
+            &params.placement,
+            kv_types,
+            params.n_ctx,
+            params.n_ubatch,
+            params.exact_activations,
+        )?;
+        let shape = setup.cache_shape();
+        let devices = Devices::new(&model, &params, &setup, progress)?;
+        let one = Width {
+            n_tokens: 1,
+            n_outputs: 1,
         };
-        let shape = CacheShape {
-            k_type: params.kv_type_k,
-            v_type: params.kv_type_v,
-            n_ctx: params.n_ctx,
-            n_cells: params.n_ctx,
-            n_cells_swa,
-        };
-        let layers: Vec<LayerRows> = (0..hp.n_layer)
-            .map(|il| LayerRows {
-                k: hp.n_embd_k(il),
-                v: hp.n_embd_v(il),
-                swa: hp.swa[il],
-            })
-            .collect();
-        let types = [params.kv_type_k, params.kv_type_v];
-        let kv = KvStore::new(&layers, types, [params.n_ctx, n_cells_swa])?;
-        let cells = Cells::new(params.n_ctx, None);
-        let cells_swa = Cells::new(n_cells_swa, hp.window);
-        let storage = Arc::new(SessionStorage {
-            model: model.clone(),
-            kv,
-        });
-        let backend = CpuBackend::new(storage.clone(), params.n_threads, params.exact_activations)?;
+        let greedy = model.graph(Wanted::Argmax, one, &shape)?;
         Ok(Session {
+            argmax_on_device: devices.computes_output(&greedy),
+            cells: Cells::new(shape.n_cells, None),
+            cells_swa: Cells::new(shape.n_cells_swa, model.hparams().window),
+            shape,
+            devices,
+            compiled: HashMap::new(),
+            n_past: 0,
             model,
             params,
-            shape,
-            storage,
-            backend,
-            compiled: HashMap::new(),
-            cells,
-            cells_swa,
-            n_past: 0,
         })
     }
 
@@ -120,25 +119,50 @@ impl Session {
         self.n_past
     }
 
-    /// Bytes of the KV cache.
+    /// Bytes of the KV cache, on all devices together.
     pub fn kv_bytes(&self) -> usize {
-        self.storage.kv.bytes()
+        self.devices.kv_bytes
+    }
+
+    /// What the device beside the CPU holds; `None` without one.
+    pub fn load(&self) -> Option<Load> {
+        self.devices.load
+    }
+
+    /// Whether [`Session::eval_greedy`] saves copying logits from a device.
+    pub fn argmax_on_device(&self) -> bool {
+        self.argmax_on_device
     }
 
     /// Evaluates `tokens` after what is in the cache; gives the logits
     /// `[n_vocab]` after the last one.
     pub fn eval(&mut self, tokens: &[u32]) -> Result<&[f32]> {
-        self.check(tokens)?;
-        let mut last = Width {
-            n_tokens: 0,
-            n_outputs: 1,
-        };
-        for chunk in tokens.chunks(self.params.n_ubatch) {
-            last = self.step(chunk, false)?;
-        }
+        let last = self.eval_chunks(tokens, Wanted::Logits)?;
         let n_vocab = self.model.n_vocab();
         let run = self.compiled.get(&last).ok_or_else(nothing_to_evaluate)?;
         Ok(&run.output(0)[..n_vocab])
+    }
+
+    /// As [`Session::eval`], but gives the id of the highest logit, of equal ones
+    /// the lowest; it is found where the logits are. `None` when that logit is
+    /// not finite. (A NaN beside a finite logit goes unseen.)
+    pub fn eval_greedy(&mut self, tokens: &[u32]) -> Result<Option<u32>> {
+        let last = self.eval_chunks(tokens, Wanted::Argmax)?;
+        let run = self.compiled.get(&last).ok_or_else(nothing_to_evaluate)?;
+        let first = |index| run.output(index).first().copied();
+        let (Some(id), Some(logit)) = (first(0), first(1)) else {
+            return Ok(None);
+        };
+        Ok(logit.is_finite().then(|| id.to_bits()))
+    }
+
+    fn eval_chunks(&mut self, tokens: &[u32], wanted: Wanted) -> Result<Key> {
+        self.check(tokens)?;
+        let mut last = Err(nothing_to_evaluate());
+        for chunk in tokens.chunks(self.params.n_ubatch) {
+            last = Ok(self.step(chunk, wanted, false)?);
+        }
+        last
     }
 
     /// As [`Session::eval`], giving `each` the logits after every token.
@@ -152,8 +176,8 @@ impl Session {
         let most = (MOST_LOGITS_BYTES / (4 * n_vocab)).max(1);
         let step = self.params.n_ubatch.min(1 << most.ilog2());
         for (at, chunk) in tokens.chunks(step).enumerate() {
-            let width = self.step(chunk, true)?;
-            let run = self.compiled.get(&width).ok_or_else(nothing_to_evaluate)?;
+            let key = self.step(chunk, Wanted::Logits, true)?;
+            let run = self.compiled.get(&key).ok_or_else(nothing_to_evaluate)?;
             let logits = run.output(0).chunks_exact(n_vocab);
             for (i, row) in logits.take(chunk.len()).enumerate() {
                 each(at * step + i, row)?;
@@ -183,12 +207,6 @@ impl Session {
         self.cells.truncate(0, 0);
         self.cells_swa.truncate(0, 0);
         self.n_past = 0;
-    }
-
-    /// Physical cores this process may use.
-    pub fn default_threads() -> usize {
-        let allowed = std::thread::available_parallelism().map_or(1, |n| n.get());
-        allowed.min(physical_cores().unwrap_or(allowed)).max(1)
     }
 
     fn check(&self, tokens: &[u32]) -> Result<()> {
@@ -224,10 +242,11 @@ impl Session {
     }
 
     /// Evaluates one ubatch.
-    fn step(&mut self, tokens: &[u32], all_outputs: bool) -> Result<Width> {
+    fn step(&mut self, tokens: &[u32], wanted: Wanted, all_outputs: bool) -> Result<Key> {
         let n = tokens.len();
         let width = self.width(n, all_outputs);
-        self.compile(width)?;
+        let key = Key { wanted, width };
+        self.compile(key)?;
         let first = self.n_past as i32;
         let full = || Error::DoesNotFit("the KV cache has no free cell; raise -c".to_string());
         let slots = self.cells.place(0, first, n).ok_or_else(full)?;
@@ -237,7 +256,7 @@ impl Session {
         };
         let run = self
             .compiled
-            .get_mut(&width)
+            .get_mut(&key)
             .ok_or_else(nothing_to_evaluate)?;
         let ids: Vec<i32> = tokens.iter().map(|&t| t as i32).collect();
         let pos: Vec<i32> = (first..first + n as i32).collect();
@@ -262,34 +281,19 @@ impl Session {
         }
         run.run()?;
         self.n_past += n;
-        Ok(width)
+        Ok(key)
     }
 
-    fn compile(&mut self, width: Width) -> Result<()> {
-        if self.compiled.contains_key(&width) {
-            return Ok(());
+    fn compile(&mut self, key: Key) -> Result<()> {
+        if !self.compiled.contains_key(&key) {
+            let graph = self.model.graph(key.wanted, key.width, &self.shape)?;
+            let run = self.devices.compile(&graph)?;
+            self.compiled.insert(key, run);
         }
-        let (graph, _) = self.model.graph(width, &self.shape)?;
-        let graph = self.backend.lower(&graph);
-        let plan = Plan::new(&graph);
-        let run = self.backend.compile(graph, plan)?;
-        self.compiled.insert(width, run);
         Ok(())
     }
 }
 
 fn nothing_to_evaluate() -> Error {
     Error::input("there are no tokens to evaluate; give a prompt")
-}
-
-/// Cores as the kernel lists them: processors that share a core count once.
-fn physical_cores() -> Option<usize> {
-    let mut cores = std::collections::HashSet::new();
-    for cpu in std::fs::read_dir("/sys/devices/system/cpu").ok()? {
-        let path = cpu.ok()?.path().join("topology/thread_siblings_list");
-        if let Ok(siblings) = std::fs::read_to_string(path) {
-            cores.insert(siblings);
-        }
-    }
-    (!cores.is_empty()).then_some(cores.len())
 }
