@@ -2,62 +2,14 @@
 //! one: drivers are stubs in C, compiled here. Never a panic, one line, exit 0.
 #![cfg(target_os = "linux")]
 
+#[path = "cuda/stub.rs"]
+mod stub;
+
 use assert_cmd::Command;
-use llama_rs::backend::cuda::driver::SYMBOLS;
 use llama_rs::backend::cuda::image;
 use serde_json::Value as Json;
+use stub::driver;
 use tempfile::TempDir;
-
-/// A stub function: returns success unless `SPECIAL` or the case says more.
-fn plain(symbol: &str) -> String {
-    format!("int {symbol}(void) {{ return 0; }}\n")
-}
-
-/// Functions that write something: their name and definition. The GPU is a GTX 1650.
-const SPECIAL: &[(&str, &str)] = &[
-    (
-        "cuDriverGetVersion",
-        "int cuDriverGetVersion(int *v) { *v = 13000; return 0; }\n",
-    ),
-    (
-        "cuGetErrorName",
-        "int cuGetErrorName(int e, const char **s) { *s = \"CUDA_ERROR_STUB\"; return 0; }\n",
-    ),
-    (
-        "cuGetErrorString",
-        "int cuGetErrorString(int e, const char **s) { *s = 0; return 1; }\n",
-    ),
-    (
-        "cuDeviceGetCount",
-        "int cuDeviceGetCount(int *n) { *n = 1; return 0; }\n",
-    ),
-    (
-        "cuDeviceGetName",
-        "int cuDeviceGetName(char *s, int n, int d) { s[0] = 'G'; s[1] = 'T'; s[2] = 0; return 0; }\n",
-    ),
-    (
-        "cuDeviceTotalMem_v2",
-        "int cuDeviceTotalMem_v2(unsigned long *n, int d) { *n = 4ul << 30; return 0; }\n",
-    ),
-    (
-        "cuDeviceGetAttribute",
-        "int cuDeviceGetAttribute(int *v, int a, int d) { *v = a == 75 ? 7 : 5; return 0; }\n",
-    ),
-    (
-        "cuMemGetInfo_v2",
-        "int cuMemGetInfo_v2(unsigned long *f, unsigned long *t) { *f = 1ul << 30; *t = 4ul << 30; return 0; }\n",
-    ),
-];
-
-/// A driver with all functions, of which `own` are defined otherwise.
-fn driver(own: &[(&str, &str)]) -> String {
-    let definition = |symbol: &str| {
-        let mut special = own.iter().chain(SPECIAL);
-        let found = special.find(|(name, _)| *name == symbol);
-        found.map_or_else(|| plain(symbol), |(_, code)| code.to_string())
-    };
-    SYMBOLS.iter().map(|symbol| definition(symbol)).collect()
-}
 
 /// What `devices` printed with `code` as the driver.
 struct Ran {
@@ -68,15 +20,7 @@ struct Ran {
 fn run(code: Option<&str>, words: &[&str], visible: Option<&str>) -> Ran {
     let folder: TempDir = tempfile::tempdir().expect("a folder");
     if let Some(code) = code {
-        let source = folder.path().join("stub.c");
-        std::fs::write(&source, code).expect("written");
-        let compiled = std::process::Command::new("cc")
-            .args(["-shared", "-fPIC", "-w", "-o"])
-            // The name that is looked for first, so that a real driver is not found.
-            .arg(folder.path().join("libcuda.so"))
-            .arg(&source)
-            .status();
-        assert!(compiled.expect("cc runs").success(), "{code}");
+        stub::install(folder.path(), code);
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_llama-rs"));
     command.args(words).env_remove("CUDA_VISIBLE_DEVICES");
