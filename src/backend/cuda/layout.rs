@@ -77,11 +77,12 @@ pub fn pieces(dtype: DType, ne: [usize; 4], most_bytes: usize) -> impl Iterator<
         true => (ne[1] * ne[2] * ne[3], 1),
         false => (ne[1], ne[2] * ne[3]),
     };
-    let tiles = (most_bytes / (TILE_ROWS * row_bytes).max(1)).max(1);
+    let tiles = most_bytes / (TILE_ROWS * row_bytes).max(1);
+    let piece_rows = tiles.max(1).saturating_mul(TILE_ROWS);
     (0..matrices).flat_map(move |matrix| {
         let first_tile = matrix * rows.div_ceil(TILE_ROWS);
-        (0..rows).step_by(tiles * TILE_ROWS).map(move |row| {
-            let n_rows = (rows - row).min(tiles * TILE_ROWS);
+        (0..rows).step_by(piece_rows).map(move |row| {
+            let n_rows = (rows - row).min(piece_rows);
             Piece {
                 src_offset_bytes: (matrix * rows + row) * row_bytes,
                 src_bytes: n_rows * row_bytes,
