@@ -164,7 +164,8 @@ impl Uploader<'_> {
             // SAFETY: the piece fits the staging memory and its row tiles lie inside
             // `buffer`; the slot is not touched before its event has passed.
             unsafe {
-                self.stream.upload(staging, &slot.pinned.as_slice()[..raw.len()])?;
+                self.stream
+                    .upload(staging, &slot.pinned.as_slice()[..raw.len()])?;
                 rearrange(self.stream, &piece.launch, staging, dst)?;
             }
             slot.done.record(self.stream)?;
@@ -189,5 +190,14 @@ unsafe fn rearrange(stream: &Stream, launch: &Rearrange, src: u64, dst: u64) -> 
         (&raw mut n_rows).cast(),
     ];
     // SAFETY: the parameters of `cuda-kernels/rearrange.cu`; memory is the caller's.
-    unsafe { context.launch(stream, function, [launch.grid, 1, 1], launch.block, 0, &mut params) }
+    unsafe {
+        context.launch(
+            stream,
+            function,
+            [launch.grid, 1, 1],
+            launch.block,
+            0,
+            &mut params,
+        )
+    }
 }
