@@ -1,4 +1,4 @@
-// mul_mat_vec: the f16 form of mul_mat_vec.cuh, on tensor cores.
+// mul_mat_vec_<type>: the f16 form of mul_mat_vec.cuh, on tensor cores.
 //
 // 1 to 8 columns cost nearly the same: weights become f16 fragments in registers, the
 // columns are the eight of an m16n8k16 product. x is put into shared memory as
@@ -84,14 +84,13 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
     finish(job, at, sums, tile0, ACT_UNSCALE);
 }
 
-extern "C" __global__ void __launch_bounds__(VEC_THREADS, 2)
-    mul_mat_vec(const __grid_constant__ Jobs<VecJob> jobs) {
-    __shared__ __align__(16) half xs[STAGED + COLUMNS * PAD];
-    __shared__ float sums[2 * VEC_WARPS * TILE_ROWS * COLUMNS];
-    int block;
-    const VecJob& job = jobs.job[my_job(jobs, block)];
-#define CASE(T) \
-    case T::ID: block_product<T>(job, block, xs, sums); break;
-    switch (job.w.dtype) { FOR_EACH_TYPE(CASE) }
-#undef CASE
-}
+#define ENTRY(T)                                                     \
+    extern "C" __global__ void __launch_bounds__(VEC_THREADS, 2)     \
+        mul_mat_vec_##T(const __grid_constant__ Jobs<VecJob> jobs) { \
+        __shared__ __align__(16) half xs[STAGED + COLUMNS * PAD];    \
+        __shared__ float sums[2 * VEC_WARPS * TILE_ROWS * COLUMNS];  \
+        int block;                                                   \
+        const VecJob& job = jobs.job[my_job(jobs, block)];           \
+        block_product<T>(job, block, xs, sums);                      \
+    }
+FOR_EACH_TYPE(ENTRY)

@@ -1,4 +1,4 @@
-// mul_mat_vec_exact: the f32 form of mul_mat_vec.cuh: weights as dequantized, x as it
+// mul_mat_vec_exact_<type>: the f32 form of mul_mat_vec.cuh: weights as dequantized, x as it
 // is. For F32 weights (expert routers), `--exact`, and to hold the f16 forms against.
 #include "mul_mat_vec.cuh"
 #include "quant_types.cuh"
@@ -70,14 +70,13 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, floa
     finish(job, at, sums, tile0, 1.f);
 }
 
-extern "C" __global__ void __launch_bounds__(VEC_THREADS)
-    mul_mat_vec_exact(const __grid_constant__ Jobs<VecJob> jobs) {
-    __shared__ __align__(16) float xs[STAGED];
-    __shared__ float sums[2 * VEC_WARPS * TILE_ROWS * COLUMNS];
-    int block;
-    const VecJob& job = jobs.job[my_job(jobs, block)];
-#define CASE(T) \
-    case T::ID: block_product<T>(job, block, xs, sums); break;
-    switch (job.w.dtype) { FOR_EACH_TYPE(CASE) }
-#undef CASE
-}
+#define ENTRY(T)                                                           \
+    extern "C" __global__ void __launch_bounds__(VEC_THREADS)              \
+        mul_mat_vec_exact_##T(const __grid_constant__ Jobs<VecJob> jobs) { \
+        __shared__ __align__(16) float xs[STAGED];                         \
+        __shared__ float sums[2 * VEC_WARPS * TILE_ROWS * COLUMNS];        \
+        int block;                                                         \
+        const VecJob& job = jobs.job[my_job(jobs, block)];                 \
+        block_product<T>(job, block, xs, sums);                            \
+    }
+FOR_EACH_TYPE(ENTRY)

@@ -1,29 +1,18 @@
 //! The CPU matmul: every type, path and odd size against f64 sums.
 
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "common/random.rs"]
+mod random;
+
 use llama_rs::backend::cpu::matmul::{
     ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, quantize_row, scratch_bytes,
 };
 use llama_rs::backend::cpu::simd::Simd;
 use llama_rs::quant::{DType, quantize_q8};
+use random::{Random, random_weights};
 
 /// Half a unit in the last place of f32, relative: what one rounding may lose.
 const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
-
-/// Deterministic random numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    /// Between -1 and 1.
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-}
 
 /// Types that hold weights.
 fn weight_types() -> impl Iterator<Item = DType> {
@@ -32,52 +21,6 @@ fn weight_types() -> impl Iterator<Item = DType> {
 
 fn paths() -> impl Iterator<Item = Simd> {
     Simd::ALL.into_iter().filter(|s| s.available())
-}
-
-/// Byte places of the f16 factors in a block: random bytes there could be NaN.
-fn f16_places(dtype: DType) -> &'static [usize] {
-    match dtype {
-        DType::Q4_0 | DType::Q5_0 | DType::Q8_0 | DType::Iq4Nl | DType::Iq4Xs => &[0],
-        DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
-        DType::Q2K => &[80, 82],
-        DType::Q3K => &[108],
-        DType::Q6K => &[208],
-        DType::F32 | DType::F16 | DType::BF16 | DType::I32 | DType::Mxfp4 => &[],
-    }
-}
-
-/// Random weights of `n_values`: all bit patterns of the quantized values.
-fn random_weights(dtype: DType, n_values: usize, random: &mut Random) -> Vec<u8> {
-    let values = (0..n_values).map(|_| random.unit());
-    match dtype {
-        DType::F32 => return values.flat_map(f32::to_le_bytes).collect(),
-        DType::F16 => {
-            return values
-                .flat_map(|v| half::f16::from_f32(v).to_le_bytes())
-                .collect();
-        }
-        DType::BF16 => {
-            return values
-                .flat_map(|v| half::bf16::from_f32(v).to_le_bytes())
-                .collect();
-        }
-        _ => drop(values),
-    }
-    let block = dtype.block_bytes();
-    let mut bytes: Vec<u8> = Vec::new();
-    bytes.resize_with(n_values / dtype.block_len() * block, || {
-        (random.next() >> 32) as u8
-    });
-    for block in bytes.chunks_exact_mut(block) {
-        for &at in f16_places(dtype) {
-            let factor = half::f16::from_f32(random.unit() * 0.02);
-            block[at..at + 2].copy_from_slice(&factor.to_le_bytes());
-        }
-        if dtype == DType::Mxfp4 {
-            block[0] = 115 + block[0] % 8;
-        }
-    }
-    bytes
 }
 
 /// One multiplication with its activations in both forms.

@@ -13,6 +13,9 @@
 struct Q4_K {
     static constexpr int ID = 12, LEN = 256, BYTES = 144, UNITS = 8;
     static constexpr int GROUP = TILE_ROWS * BYTES;
+    static constexpr bool WIDE = false, HAS_SCALE_HALF = true;
+    static constexpr int HEADS = 2048;
+    static_assert(GROUP == HEADS + TILE_ROWS * 16, "nibbles, heads");
     struct Step {
         uint4 q[4];
         uint4 head[2];
@@ -26,6 +29,24 @@ struct Q4_K {
         return low | (s[j - 4 + o] >> 6) << 4;
     }
 
+    // The 16 bytes of a row that hold its scales; Q5_K has the same.
+    static __device__ __forceinline__ void rearrange_head(const uint8_t* src, size_t row_bytes, int n_rows,
+                                                          uint8_t* heads, int row) {
+        uint32_t head[4] = {0, 0, 0, 0};
+        if (row < n_rows) {
+            const uint8_t* block = src + row * row_bytes;
+            memcpy(&head[0], block, 4);
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint32_t v[8];
+#pragma unroll
+                for (int j = 0; j < 8; j++) v[j] = packed(block + 4, j, half == 1);
+                pack_six_bits(v, 16 * half, head + 1);
+            }
+        }
+        for (int i = 0; i < 4; i++) ((uint32_t*)heads)[row * 4 + i] = head[i];
+    }
+
     static __device__ __forceinline__ void rearrange(const uint8_t* src, size_t row_bytes, int n_rows,
                                                      int, uint8_t* dst, int lane) {
         const int r = lane / 4, c = lane % 4;
@@ -33,72 +54,50 @@ struct Q4_K {
         for (int unit = 0; unit < 8; unit++) {
             for (int h = 0; h < 2; h++) {
                 const int row = r + 8 * h;
-                uint32_t word = 0;
+                uint32_t w = 0;
                 if (row < n_rows) {
                     const uint8_t* qs = src + row * row_bytes + 16 + unit / 2 * 32 + 8 * c;
-                    for (int i = 0; i < 8; i++) {
-                        const uint32_t q = unit % 2 ? qs[i] >> 4 : qs[i] & 15;
-                        // Pairs (0,1) (2,3) (4,5) (6,7): first of each in the low half.
-                        word |= q << (i / 2 * 4 + i % 2 * 16);
-                    }
+                    w = or_of_8([&](int i) { return (qs[i] >> unit % 2 * 4 & 15u) << nibble_at(i); });
                 }
-                out[(unit / 2 * 32 + lane) * 4 + unit % 2 * 2 + h] = word;
+                out[(unit / 2 * 32 + lane) * 4 + unit % 2 * 2 + h] = w;
             }
         }
-        if (lane < TILE_ROWS) {
-            uint32_t head[4] = {0, 0, 0, 0};
-            if (lane < n_rows) {
-                const uint8_t* block = src + lane * row_bytes;
-                memcpy(&head[0], block, 4);
-                for (int half = 0; half < 2; half++) {
-                    uint32_t v[8];
-                    for (int j = 0; j < 8; j++) v[j] = packed(block + 4, j, half == 1);
-                    const int at = 16 * half;
-                    head[1] |= (v[0] | v[1] << 6 | (v[6] & 15) << 12) << at;
-                    head[2] |= (v[2] | v[3] << 6 | (v[7] & 15) << 12) << at;
-                    head[3] |= (v[4] | v[5] << 6 | (v[6] >> 4) << 12 | (v[7] >> 4) << 14) << at;
-                }
-            }
-            uint32_t* row = (uint32_t*)(dst + 2048) + lane * 4;
-            for (int i = 0; i < 4; i++) row[i] = head[i];
-        }
+        if (lane < TILE_ROWS) rearrange_head(src, row_bytes, n_rows, dst + HEADS, lane);
     }
 
     static __device__ __forceinline__ void load(Step& st, const uint8_t* tile, int s, int, int lane) {
         const uint8_t* group = tile + (size_t)s * GROUP;
-        const uint4* q = (const uint4*)group + lane;
 #pragma unroll
-        for (int i = 0; i < 4; i++) st.q[i] = __ldcs(q + 32 * i);
-        const uint4* head = (const uint4*)(group + 2048) + lane / 4;
-        st.head[0] = __ldcs(head);
-        st.head[1] = __ldcs(head + 8);
+        for (int i = 0; i < 4; i++) st.q[i] = stream<uint4>(group, 32 * i + lane);
+        st.head[0] = stream<uint4>(group + HEADS, lane / 4);
+        st.head[1] = stream<uint4>(group + HEADS, lane / 4 + 8);
     }
 
     template <int U, int H>
     static __device__ __forceinline__ void codes(const Step& st, half2 q[4]) {
-        const uint4 v = st.q[U / 2];
-        const uint32_t w = U % 2 ? (H ? v.w : v.z) : (H ? v.y : v.x);
-        const half2 sixteenth = __float2half2_rn(0.0625f), minus64 = __float2half2_rn(-64.f);
-        q[0] = small_ints(w, 0x000f000f);
-        q[1] = __hfma2(as_half2(and_or(w, 0x00f000f0, MAGIC)), sixteenth, minus64);
-        q[2] = small_ints(w >> 8, 0x000f000f);
-        q[3] = __hfma2(as_half2(and_or(w >> 8, 0x00f000f0, MAGIC)), sixteenth, minus64);
+        nibble_codes<0>(word<U % 2 * 2 + H>(st.q[U / 2]), q);
     }
 
-    // (s, m) of sub-block U as halves.
+    // (d s, -dmin m) of unit U from a head.
+    template <int U>
+    static __device__ __forceinline__ half2 head_scale_half(uint4 head) {
+        return __hmul2(six_bits<U>(head.y, head.z, head.w), as_half2(head.x ^ 0x80000000));
+    }
+
+    template <int U>
+    static __device__ __forceinline__ float2 head_scale(uint4 head) {
+        const float2 sm = __half22float2(six_bits<U>(head.y, head.z, head.w));
+        const float2 d = __half22float2(as_half2(head.x));
+        return make_float2(sm.x * d.x, -sm.y * d.y);
+    }
+
     template <int U, int H>
-    static __device__ __forceinline__ half2 factors(const Step& st) {
-        const uint4 h = st.head[H];
-        if (U == 6) return small_ints((h.y >> 12 & 0x000f000f) | (h.w >> 8 & 0x00300030), 0x003f003f);
-        if (U == 7) return small_ints((h.z >> 12 & 0x000f000f) | (h.w >> 10 & 0x00300030), 0x003f003f);
-        const uint32_t w = U < 2 ? h.y : U < 4 ? h.z : h.w;
-        return small_ints(w >> (U % 2 * 6), 0x003f003f);
+    static __device__ __forceinline__ half2 scale_half(const Step& st) {
+        return head_scale_half<U>(st.head[H]);
     }
 
     template <int U, int H>
     static __device__ __forceinline__ float2 scale(const Step& st) {
-        const float2 sm = __half22float2(factors<U, H>(st));
-        const float2 d = __half22float2(as_half2(st.head[H].x));
-        return make_float2(sm.x * d.x, -sm.y * d.y);
+        return head_scale<U>(st.head[H]);
     }
 };

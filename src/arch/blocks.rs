@@ -188,19 +188,8 @@ pub fn moe(
 ) -> Result<TensorId> {
     let (n, n_expert, n_used) = (g.graph.get(x).ne[1], hp.n_expert, hp.n_expert_used);
     let logits = linear(g, x, &format!("blk.{il}.ffn_gate_inp"), n_expert)?;
-    let probs = g.op(Op::SoftMax { scale: 1.0 }, &[logits])?;
-    let ids = g.op(Op::TopK { count: n_used }, &[probs])?;
+    let [ids, weights] = g.moe_route(logits, n_used, norm_weights)?;
     let ids = g.name(ids, "moe_ids", Some(il));
-    // Rows of one value: GET_ROWS picks each token's own probabilities.
-    let probs = g.reshape(probs, &[1, n_expert, n])?;
-    let weights = g.op(Op::GetRows, &[probs, ids])?;
-    let mut weights = g.reshape(weights, &[n_used, n])?;
-    if norm_weights {
-        let sum = g.op(Op::SumRows, &[weights])?;
-        weights = g.op(Op::Div, &[weights, sum])?;
-    }
-    let weights = g.reshape(weights, &[1, n_used, n])?;
-
     let x = g.reshape(x, &[hp.n_embd, 1, n])?;
     let experts = |g: &mut Builder<'_>, name: &str, x, k, m| -> Result<TensorId> {
         let w = g.weight(&format!("blk.{il}.{name}.weight"), &[k, m, n_expert])?;
@@ -210,22 +199,7 @@ pub fn moe(
     let up = experts(g, "ffn_up_exps", x, hp.n_embd, n_ff)?;
     let h = g.glu(GluKind::Swiglu, gate, up)?;
     let y = experts(g, "ffn_down_exps", h, n_ff, hp.n_embd)?;
-    let y = g.mul(y, weights)?;
-    // Sum over the experts of each token.
-    let mut sum = None;
-    for u in 0..n_used {
-        let one = g.slice(y, 1, u, 1)?;
-        let one = g.squeeze(one, 1)?;
-        sum = Some(match sum {
-            None => one,
-            Some(sum) => g.add(sum, one)?,
-        });
-    }
-    let sum = sum.unwrap_or(y);
-    let out = match n_used {
-        1 => g.op(Op::Cont, &[sum])?,
-        _ => sum,
-    };
+    let out = g.op(Op::MoeSum, &[y, weights])?;
     Ok(g.name(out, "ffn_moe_out", Some(il)))
 }
 

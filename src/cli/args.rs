@@ -43,6 +43,8 @@ pub enum Command {
     Template(RenderArgs),
     /// Print metadata and tensors of a file
     Inspect(InspectArgs),
+    /// List what a model can run on: the CPU and the GPUs
+    Devices(DevicesArgs),
 }
 
 /// Where a prompt comes from.
@@ -239,6 +241,14 @@ pub struct RenderArgs {
 pub struct InspectArgs {
     /// The file to look into
     pub file: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `devices`.
+#[derive(Debug, Args)]
+pub struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,

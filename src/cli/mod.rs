@@ -7,6 +7,7 @@ pub mod argv;
 mod bench;
 mod chat;
 mod chat_input;
+mod devices;
 mod device_choice;
 mod device_flags;
 mod flags;
@@ -36,5 +37,6 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Logits(args) => logits::run(args),
         Command::Template(args) => template::run(args),
         Command::Inspect(args) => inspect::run(args),
+        Command::Devices(args) => devices::run(args),
     }
 }

@@ -200,34 +200,30 @@ impl<'a> Builder<'a> {
         Ok(self.push(tensor))
     }
 
-    /// Drops dimension `dim` (of length 1), moving the later ones down.
-    pub fn squeeze(&mut self, x: TensorId, dim: usize) -> Result<TensorId> {
-        let t = self.graph.get(x);
-        if t.ne[dim] != 1 || dim == 0 {
-            return Err(Error::Shape {
-                op: "VIEW",
-                detail: format!("dimension {dim} of {} {:?} is not 1", t.name, t.ne),
-            });
-        }
-        let (mut ne, mut nb) = (t.ne, t.nb);
-        for d in dim..3 {
-            (ne[d], nb[d]) = (t.ne[d + 1], t.nb[d + 1]);
-        }
-        (ne[3], nb[3]) = (1, t.nb[3] * t.ne[3]);
-        let live = t.live.map(|l| Live {
-            dim: if l.dim > dim { l.dim - 1 } else { l.dim },
-            ..l
-        });
-        let tensor = Tensor {
-            name: t.name.clone(),
-            dtype: t.dtype,
-            ne,
-            nb,
-            live,
-            origin: Origin::View { offset_bytes: 0 },
-            src: vec![x],
+    /// Experts of each token for `logits [n_expert, n]`: ids `[n_used, n]` and weights
+    /// `[1, n_used, n]`, scaled to sum 1 when `norm`.
+    pub fn moe_route(
+        &mut self,
+        logits: TensorId,
+        n_used: usize,
+        norm: bool,
+    ) -> Result<[TensorId; 2]> {
+        let route = self.op(Op::MoeRoute { n_used, norm }, &[logits])?;
+        let ids = self.slice(route, 0, 0, n_used)?;
+        let t = self.graph.get(route);
+        // The second half holds the bits of floats.
+        let weights = Tensor {
+            name: "moe_weights".to_string(),
+            dtype: DType::F32,
+            ne: [1, n_used, t.ne[1], 1],
+            nb: [4, 4, t.nb[1], t.nb[2]],
+            live: t.live.map(|l| Live { dim: 2, ..l }),
+            origin: Origin::View {
+                offset_bytes: 4 * n_used,
+            },
+            src: vec![route],
         };
-        Ok(self.push(tensor))
+        Ok([ids, self.push(weights)])
     }
 
     /// `w [k, m] * x [k, n] -> [m, n]`.

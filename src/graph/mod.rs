@@ -4,6 +4,7 @@ pub mod builder;
 pub mod fuse;
 pub mod op;
 pub mod plan;
+mod rope;
 mod shape;
 pub mod tensor;
 

@@ -136,14 +136,14 @@ pub enum Op {
     TopK {
         count: usize,
     },
-    /// Fused routing of experts: `logits [n_expert, n] -> [2 n_used, n]` (i32): the ids
+    /// Routing of experts: `logits [n_expert, n] -> [2 n_used, n]` (i32): the ids
     /// of the best `n_used` by falling probability, then the bits of their weights,
     /// divided by their sum when `norm`.
     MoeRoute {
         n_used: usize,
         norm: bool,
     },
-    /// Fused sum over experts: `y [m, n_used, n], weights [1, n_used, n] (, b [m, n])
+    /// Sum over experts: `y [m, n_used, n], weights [1, n_used, n] (, b [m, n])
     /// -> [m, n]`.
     MoeSum,
     /// A contiguous copy.

@@ -90,7 +90,7 @@ impl Op {
             }),
             Op::TopK { count } => (is_f32(a) && (1..=a.ne[0]).contains(count))
                 .then(|| int_rows(a, [*count, a.ne[1], a.ne[2], a.ne[3]])),
-            Op::QuantizeQ8 { words } => is_f32(a).then(|| Shape {
+            Op::QuantizeQ8 { words } => is_f32(a).then_some(Shape {
                 dtype: DType::I32,
                 ne: [*words, 1, 1, 1],
                 live: None,
@@ -100,7 +100,7 @@ impl Op {
                 ne: [a.ne[0].next_multiple_of(32), a.ne[1], a.ne[2], a.ne[3]],
                 live: a.live,
             }),
-            Op::Cpy { dtype } => (is_f32(a) && is_float(*dtype)).then(|| Shape {
+            Op::Cpy { dtype } => (is_f32(a) && is_float(*dtype)).then_some(Shape {
                 dtype: *dtype,
                 ne: a.ne,
                 live: a.live,
@@ -181,7 +181,7 @@ fn set_rows(cache: &Tensor, x: &Tensor, slots: &Tensor) -> Option<Shape> {
         && is_float(cache.dtype)
         && x.ne[0] == cache.ne[0]
         && x.ne[1] == slots.ne[0];
-    fits.then(|| Shape {
+    fits.then_some(Shape {
         dtype: cache.dtype,
         ne: cache.ne,
         live: cache.live,
@@ -219,7 +219,7 @@ fn head_rows(h: &HeadRows, src: &[&Tensor]) -> Option<Shape> {
         && is_float(cache.dtype)
         && cache.ne[0] == x.ne[0] * x.ne[1]
         && x.ne[2] == slots.ne[0];
-    fits.then(|| Shape {
+    fits.then_some(Shape {
         dtype: cache.dtype,
         ne: cache.ne,
         live: cache.live,

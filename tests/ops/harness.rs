@@ -1,5 +1,8 @@
 //! Operands in memory, and runs of small graphs on every path and thread count.
 
+#[path = "../common/random.rs"]
+mod random;
+
 use llama_rs::Error;
 use llama_rs::backend::cpu::{Buffer, CpuBackend, Simd, Storage};
 use llama_rs::backend::{Backend, Executable};
@@ -9,31 +12,10 @@ use llama_rs::quant::DType;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use random::{Random, random_weights};
+
 /// Half a unit in the last place of f32, relative: what one rounding may lose.
 pub const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;
-
-/// Deterministic random numbers (xorshift).
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-    /// Below `n`.
-    pub fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 20) % n as u64) as usize
-    }
-    /// Between -1 and 1.
-    pub fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
-    }
-    pub fn units(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.unit()).collect()
-    }
-}
 
 /// A weight; its data starts at a 64-byte border of `data`, as in a file's map.
 struct Weight {
@@ -89,6 +71,13 @@ impl Store {
         data.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
         self.caches.push(data);
         CacheId(self.caches.len() - 1)
+    }
+
+    /// Content of all caches, in the order of their ids.
+    #[allow(dead_code, reason = "for tests that compare backends")]
+    pub fn cache_bytes(&mut self) -> Vec<Vec<u8>> {
+        let caches = self.caches.iter_mut();
+        caches.map(|c| c.as_mut_slice().to_vec()).collect()
     }
 }
 

@@ -5,33 +5,6 @@ use llama_rs::graph::Op;
 use llama_rs::quant::DType;
 use std::sync::Arc;
 
-/// Random weights through the type's own blocks; rows repeat a small pool of
-/// bytes whose f16 factors are plain numbers.
-fn weights(dtype: DType, n: usize, random: &mut Random) -> Vec<u8> {
-    let half = |v: f32| half::f16::from_f32(v).to_le_bytes();
-    match dtype {
-        DType::F32 => (0..n).flat_map(|_| random.unit().to_le_bytes()).collect(),
-        DType::F16 => (0..n).flat_map(|_| half(random.unit())).collect(),
-        DType::Q8_0 | DType::Q4_0 => {
-            let blocks = (0..n / 32).flat_map(|_| {
-                let mut block = half(random.unit() * 0.02).to_vec();
-                block.extend((2..dtype.block_bytes()).map(|_| (random.next() >> 40) as u8));
-                block
-            });
-            blocks.collect()
-        }
-        DType::Q6K => {
-            let blocks = (0..n / 256).flat_map(|_| {
-                let mut block: Vec<u8> = (0..208).map(|_| (random.next() >> 40) as u8).collect();
-                block.extend(half(random.unit() * 0.002));
-                block
-            });
-            blocks.collect()
-        }
-        other => panic!("no case for {other:?}"),
-    }
-}
-
 const TYPES: [DType; 5] = [DType::F32, DType::F16, DType::Q8_0, DType::Q4_0, DType::Q6K];
 
 fn values(dtype: DType, bytes: &[u8], n: usize) -> Vec<f64> {
@@ -64,7 +37,7 @@ fn mul_mat_with_dead_tokens() {
     for dtype in TYPES {
         for (m, n, n_live) in [(1, 1, 1), (5, 3, 2), (33, 9, 8), (17, 40, 33)] {
             let mut random = Random(89);
-            let w = weights(dtype, k * m, &mut random);
+            let w = random_weights(dtype, k * m, &mut random);
             let mut x = random.units(k * n);
             x[k * n_live..].fill(f32::NAN);
             let mut store = Store::default();
@@ -102,7 +75,7 @@ fn mul_mat_id_with_shared_and_own_activations() {
     for dtype in TYPES {
         for own in [1, n_used] {
             let mut random = Random(97);
-            let w = weights(dtype, k * m * n_expert, &mut random);
+            let w = random_weights(dtype, k * m * n_expert, &mut random);
             let mut x = random.units(k * own * n);
             x[k * own * n_live..].fill(f32::NAN);
             let ids: Vec<i32> = (0..n_used * n)

@@ -211,15 +211,14 @@ fn cont_of_sliced_views() {
         .map(|i| at([2 + i % 3, 1 + i / 3 % 4, 3 + i / 12 % 2, i / 24]))
         .collect();
     close("CONT of a box", &box_shaped, &want, |_| 0.0);
-    let squeezed = run(&store, &Setup::default(), |b| {
+    let thin = run(&store, &Setup::default(), |b| {
         let x = operand(b, &store, "x");
         let x = b.slice(x, 1, 4, 1)?;
-        let x = b.squeeze(x, 1)?;
-        let x = b.slice(x, 1, 1, 3)?;
+        let x = b.slice(x, 2, 1, 3)?;
         b.op(Op::Cont, &[x])
     });
     let want: Vec<f64> = (0..7 * 3 * 2)
         .map(|i| at([i % 7, 4, 1 + i / 7 % 3, i / 21]))
         .collect();
-    close("CONT of a squeezed slice", &squeezed, &want, |_| 0.0);
+    close("CONT of a thin slice", &thin, &want, |_| 0.0);
 }

@@ -6,6 +6,7 @@ pub mod buffer;
 mod elementwise;
 pub mod exec;
 pub mod matmul;
+mod moe;
 mod norm;
 pub mod pool;
 mod reduce;
@@ -64,13 +65,7 @@ impl Node {
 fn runs(op: &Op) -> bool {
     !matches!(
         op,
-        Op::MulMatAdd
-            | Op::MulMatGlu(_)
-            | Op::MulMatIdGlu(_)
-            | Op::PackF16
-            | Op::HeadRows(_)
-            | Op::MoeRoute { .. }
-            | Op::MoeSum
+        Op::MulMatAdd | Op::MulMatGlu(_) | Op::MulMatIdGlu(_) | Op::PackF16 | Op::HeadRows(_)
     )
 }
 
@@ -95,17 +90,15 @@ fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         Op::Div => elementwise::binary(ctx, node, worker, |a, b| a / b),
         Op::Scale { scale, bias } => elementwise::scale(ctx, node, worker, scale, bias),
         Op::SoftMax { scale } => softmax::soft_max(ctx, node, worker, scale),
+        Op::MoeRoute { n_used, norm } => moe::route(ctx, node, worker, n_used, norm),
+        Op::MoeSum => moe::sum(ctx, node, worker),
         Op::Argmax => reduce::argmax(ctx, node, worker),
         Op::TopK { .. } => reduce::top_k(ctx, node, worker),
         Op::SumRows => reduce::sum_rows(ctx, node, worker, 1.0),
         Op::Mean => reduce::mean(ctx, node, worker),
         Op::Cumsum => reduce::cumsum(ctx, node, worker),
-        Op::MulMatAdd
-        | Op::MulMatGlu(_)
-        | Op::MulMatIdGlu(_)
-        | Op::PackF16
-        | Op::HeadRows(_)
-        | Op::MoeRoute { .. }
-        | Op::MoeSum => unreachable!("refused when the graph is bound"),
+        Op::MulMatAdd | Op::MulMatGlu(_) | Op::MulMatIdGlu(_) | Op::PackF16 | Op::HeadRows(_) => {
+            unreachable!("refused when the graph is bound")
+        }
     }
 }

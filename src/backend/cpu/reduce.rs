@@ -31,15 +31,19 @@ pub fn argmax(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
 pub fn top_k(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     let (dst, x) = (node.dst(ctx), node.src(ctx, 0));
     for (at, out) in dst.my_int_rows(worker) {
-        let row = x.row(at);
-        let mut ids: Vec<i32> = (0..row.len() as i32).collect();
-        if out.len() < ids.len() {
-            ids.select_nth_unstable_by(out.len() - 1, |&a, &b| by_value(row, a, b));
-            ids.truncate(out.len());
-        }
-        ids.sort_unstable_by(|&a, &b| by_value(row, a, b));
-        out.copy_from_slice(&ids);
+        best(x.row(at), out);
     }
+}
+
+/// Indices of the `out.len()` largest values of a row, by falling value.
+pub fn best(row: &[f32], out: &mut [i32]) {
+    let mut ids: Vec<i32> = (0..row.len() as i32).collect();
+    if out.len() < ids.len() {
+        ids.select_nth_unstable_by(out.len() - 1, |&a, &b| by_value(row, a, b));
+        ids.truncate(out.len());
+    }
+    ids.sort_unstable_by(|&a, &b| by_value(row, a, b));
+    out.copy_from_slice(&ids);
 }
 
 /// Sum of each row (f64 inside, as long rows lose digits in f32), times `factor`.

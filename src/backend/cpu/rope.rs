@@ -18,56 +18,15 @@ pub struct RopeTable {
     values: Buffer,
 }
 
-/// The pair index at which a wave turns `turns` times within the training
-/// context (YaRN, arXiv 2309.00071, section 3.2).
-fn yarn_dim(params: &RopeParams, turns: f64) -> f64 {
-    let n = f64::from(params.n_ctx_orig);
-    let base = f64::from(params.freq_base);
-    params.n_rot as f64 * (n / (turns * std::f64::consts::TAU)).ln() / (2.0 * base.ln())
-}
-
-/// Angles at position 1 and the factor on sine and cosine.
-fn angles(params: &RopeParams, factors: Option<&[f32]>) -> (Vec<f64>, f64) {
-    let half = params.n_rot / 2;
-    let low = yarn_dim(params, f64::from(params.beta_fast))
-        .floor()
-        .max(0.0);
-    let high = yarn_dim(params, f64::from(params.beta_slow))
-        .ceil()
-        .min(params.n_rot as f64 - 1.0);
-    let scale = f64::from(params.freq_scale);
-    let ext = f64::from(params.ext_factor);
-    let mut magnitude = f64::from(params.attn_factor);
-    if ext != 0.0 {
-        magnitude *= 1.0 + 0.1 * (1.0 / scale).ln();
-    }
-    let angles = (0..half)
-        .map(|i| {
-            let exponent = -2.0 * i as f64 / params.n_rot as f64;
-            let factor = factors.map_or(1.0, |f| f64::from(f[i]));
-            let extrapolated = f64::from(params.freq_base).powf(exponent) / factor;
-            let interpolated = scale * extrapolated;
-            if ext == 0.0 {
-                return interpolated;
-            }
-            let ramp = 1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
-            let mix = ramp * ext;
-            interpolated * (1.0 - mix) + extrapolated * mix
-        })
-        .collect();
-    (angles, magnitude)
-}
-
 impl RopeTable {
     /// A table for the positions in `pos`; `factors` divide the frequencies.
     pub fn new(params: RopeParams, pos: View, factors: Option<View>) -> Result<RopeTable> {
         let factors = factors.map(|f| f.row([0; 3]).to_vec());
-        let (angles, magnitude) = angles(&params, factors.as_deref());
         Ok(RopeTable {
             params,
             pos,
-            angles,
-            magnitude,
+            angles: params.angles(factors.as_deref()),
+            magnitude: params.magnitude(),
             values: Buffer::new(Self::bytes(&params, pos.ne[0]), "the RoPE table")?,
         })
     }

@@ -57,8 +57,8 @@ pub enum Unavailable {
     TooOld { gpu: String, capability: (u32, u32) },
     #[error(
         "no kernel image for {gpu} (compute capability {}.{}), this binary has {}; build it \
-         with LLAMA_RS_CUDA_ARCHS={}{}, or run with --device cpu",
-        .capability.0, .capability.1, image::ARCHS.join(", "), .capability.0, .capability.1
+         with LLAMA_RS_CUDA_ARCHS={}, or run with --device cpu",
+        .capability.0, .capability.1, image::ARCHS.join(", "), image::arch_for(*.capability)
     )]
     NoImage { gpu: String, capability: (u32, u32) },
 }

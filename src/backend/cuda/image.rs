@@ -20,6 +20,13 @@ pub fn serves(capability: (u32, u32)) -> bool {
     ARCHS.iter().any(|arch| runs_on(arch, capability))
 }
 
+/// What to compile for so that a GPU of this capability is served: `86`, `90a`.
+pub fn arch_for((major, minor): (u32, u32)) -> String {
+    // The instructions of Hopper alone need the `a`; build.rs does the same.
+    let suffix = if (major, minor) == (9, 0) { "a" } else { "" };
+    format!("{major}{minor}{suffix}")
+}
+
 /// `80` runs on 8.x, `90a` on 9.0 alone, `compute_90` (which the driver compiles) on
 /// 9.0 and everything after it.
 fn runs_on(arch: &str, (major, minor): (u32, u32)) -> bool {
@@ -35,7 +42,7 @@ fn runs_on(arch: &str, (major, minor): (u32, u32)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ARCHS, IMAGES, MIN_CAPABILITY, QUANT_TYPES, runs_on};
+    use super::{ARCHS, IMAGES, MIN_CAPABILITY, QUANT_TYPES, arch_for, runs_on};
 
     #[test]
     fn an_image_runs_on_its_family_from_its_own_capability_on() {
@@ -45,6 +52,9 @@ mod tests {
         assert!(runs_on("120", (12, 1)) && !runs_on("120", (10, 0)));
         assert!(runs_on("compute_90", (9, 0)) && runs_on("compute_90", (10, 3)));
         assert!(!runs_on("compute_90", (8, 9)));
+        for capability in [(8, 6), (9, 0), (12, 0)] {
+            assert!(runs_on(&arch_for(capability), capability));
+        }
     }
 
     #[test]

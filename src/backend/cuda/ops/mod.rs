@@ -3,6 +3,7 @@
 
 mod attn;
 mod elementwise;
+mod grids;
 mod heads;
 mod moe;
 mod mul_mat;
@@ -45,5 +46,24 @@ pub fn kernels(node: &Node<'_>) -> Option<Answer> {
         Op::SumRows => reduce::sum_rows(node),
         Op::Mean => reduce::mean(node),
         Op::Cumsum => reduce::cumsum(node),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::graph::{Op, Origin, Tensor};
+    use crate::quant::DType;
+
+    /// A computed f32 tensor.
+    pub fn tensor(ne: [usize; 4]) -> Tensor {
+        Tensor {
+            name: String::new(),
+            dtype: DType::F32,
+            ne,
+            nb: Tensor::packed(DType::F32, ne),
+            live: None,
+            origin: Origin::Op(Op::Cont),
+            src: Vec::new(),
+        }
     }
 }

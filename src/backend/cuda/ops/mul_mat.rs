@@ -78,7 +78,7 @@ fn vec(node: &Node<'_>, job: &Job) -> Option<Answer> {
     let y = groups.min(MOST_GROUPS);
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
     let kernel = Kernel::new(
-        entry,
+        format!("{entry}_{}", w.dtype.name()),
         [blocks, y, groups.div_ceil(y)],
         (VEC_WARPS * 32) as u32,
     )

@@ -1,0 +1,57 @@
+// Functions of one value, by the formulas of src/backend/cpu/simd_math.rs.
+#pragma once
+#include "common.cuh"
+
+// e^x, capped where f32 would overflow: x * sigmoid(x) stays -inf at -inf.
+__device__ __forceinline__ float exp_capped(float x) {
+    return expf(x > 88.7f ? 88.7f : x);  // NaN stays NaN
+}
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.f / (1.f + exp_capped(-x)); }
+
+__device__ __forceinline__ float tanh_by_exp(float x) { return 1.f - 2.f / (exp_capped(2.f * x) + 1.f); }
+
+// Abramowitz and Stegun 7.1.26: absolute error below 1.5e-7.
+__device__ __forceinline__ float erf_by_exp(float x) {
+    const float t = 1.f / (1.f + 0.3275911f * fabsf(x));
+    float p = 1.0614054f;
+    p = fmaf(p, t, -1.453152f);
+    p = fmaf(p, t, 1.4214138f);
+    p = fmaf(p, t, -0.28449672f);
+    p = fmaf(p, t, 0.2548296f);
+    return copysignf(1.f - p * t * exp_capped(-x * x), x);
+}
+
+struct Silu {
+    __device__ __forceinline__ float operator()(float x) const { return x * sigmoid(x); }
+};
+
+// Tanh form (arXiv 1606.08415); sqrt(2 / pi).
+struct Gelu {
+    __device__ __forceinline__ float operator()(float x) const {
+        return 0.5f * x * (1.f + tanh_by_exp(0.7978846f * x * (1.f + 0.044715f * x * x)));
+    }
+};
+
+struct GeluQuick {
+    __device__ __forceinline__ float operator()(float x) const { return x * sigmoid(1.702f * x); }
+};
+
+struct GeluErf {
+    __device__ __forceinline__ float operator()(float x) const {
+        return 0.5f * x * (1.f + erf_by_exp(x * 0.70710678f));
+    }
+};
+
+// NaN gives 0, as on the CPU.
+struct Relu {
+    __device__ __forceinline__ float operator()(float x) const { return fmaxf(x, 0.f); }
+};
+
+struct Sigmoid {
+    __device__ __forceinline__ float operator()(float x) const { return sigmoid(x); }
+};
+
+struct Tanh {
+    __device__ __forceinline__ float operator()(float x) const { return tanh_by_exp(x); }
+};

@@ -1,0 +1,111 @@
+// MOE_ROUTE and MOE_SUM: which experts a token takes, and the sum of their results.
+//
+//   moe_route_<n>  logits[n_expert, ..] -> dst[2 n_used, ..] (i32): ids of the best by
+//                  falling softmax, ties by rising id; then the bits of their f32
+//                  weights, divided by their sum when `norm`. One warp a token,
+//                  n_expert <= 32 n, n_used <= 64; grid = ceil(tokens / warps a block)
+//   moe_sum        y[m, n_used, n], weights[1, n_used, n], b[m, n] or null data
+//                  -> dst[m, n] = sum of weights[u] * y[u] in rising u, plus b; f32,
+//                  grid and `lanes` as in map.cuh
+//
+// Sums run in the order of SOFT_MAX and SUM_ROWS by one warp: same bits, same ids.
+#include "row_group.cuh"
+#include "top_k.cuh"
+
+template <int N>
+__device__ __forceinline__ void moe_route(const View& dst, const View& logits, int n_used, int norm) {
+    const long long r = WarpRow::row();
+    if (r >= n_rows(logits)) return;
+    const RowIndex at = row_index(logits, r);
+    if (!is_live(logits, at)) return;
+    const float* x = row_of<const float>(logits, at.i1, at.i2, at.i3);
+    int* ids = row_of<int>(dst, at.i1, at.i2, at.i3);
+    float* weights = (float*)(ids + n_used);
+    const int n_expert = logits.ne[0], lane = threadIdx.x % WARP;
+
+    float p[N], most = -INFINITY, sum = 0.f;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const int c = lane + j * WARP;
+        p[j] = c < n_expert ? x[c] : -INFINITY;
+        most = fmaxf(most, p[j]);
+    }
+    most = warp_max(most);
+    const bool none = most == -INFINITY;  // all probabilities are 0 then
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        p[j] = none || lane + j * WARP >= n_expert ? 0.f : expf(p[j] - most);
+        sum += p[j];
+    }
+    sum = warp_sum(sum);
+    uint64_t keys[N], last = ALL_KEYS;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const int c = lane + j * WARP;
+        keys[j] = c < n_expert ? rank_key(none ? 0.f : p[j] / sum, c) : NO_KEY;
+    }
+
+    // Lane l holds the l-th best and the (l + 32)-th.
+    int first = 0, second = 0;
+    for (int u = 0; u < n_used; u++) {
+        last = next_key(keys, last);
+        if (lane == u) first = index_of(last);
+        if (lane + WARP == u) second = index_of(last);
+    }
+    // Made again by the same steps: a key does not tell one NaN from another.
+    auto weight = [&](int u, int id) { return none || u >= n_used ? 0.f : expf(x[id] - most) / sum; };
+    const float a = weight(lane, first), b = weight(lane + WARP, second);
+    const float total = (float)warp_sum((double)a + (double)b);
+    if (lane < n_used) {
+        ids[lane] = first;
+        weights[lane] = norm ? a / total : a;
+    }
+    if (lane + WARP < n_used) {
+        ids[lane + WARP] = second;
+        weights[lane + WARP] = norm ? b / total : b;
+    }
+}
+
+#define MOE_ROUTE(n)                                                                              \
+    extern "C" __global__ void moe_route_##n(View dst, View logits, int n_used, int norm) {       \
+        moe_route<n>(dst, logits, n_used, norm);                                                  \
+    }
+
+MOE_ROUTE(4)
+MOE_ROUTE(8)
+MOE_ROUTE(16)
+MOE_ROUTE(32)
+
+extern "C" __global__ void moe_sum(View dst, View y, View weights, View b, int lanes) {
+    const Place p = place(lanes);
+    const int n = dim(dst, 1), m = dst.ne[0], n_used = y.ne[1];
+    if (p.row >= n) return;
+    const int t = (int)p.row;
+    float* out = row_of<float>(dst, t);
+    const float* add = b.data ? row_of<const float>(b, t) : nullptr;
+    const bool wide = m % 4 == 0 && fours(out) && fours(row_of<const float>(y, 0, t)) && fours(add) &&
+                      y.nb[1] % sizeof(Four<float>) == 0;
+    for (int c = p.col; c < (wide ? m / 4 : m); c += p.step) {
+        Four<float> sum = {};
+        for (int u = 0; u < n_used; u++) {
+            const float w = *row_of<const float>(weights, u, t);
+            const float* x = row_of<const float>(y, u, t);
+            if (wide) {
+                const Four<float> a = ((const Four<float>*)x)[c];
+#pragma unroll
+                for (int j = 0; j < 4; j++) sum.v[j] += w * a.v[j];
+            } else {
+                sum.v[0] += w * x[c];
+            }
+        }
+        if (wide) {
+            if (add) {
+#pragma unroll
+                for (int j = 0; j < 4; j++) sum.v[j] += add[4 * c + j];
+            }
+            ((Four<float>*)out)[c] = sum;
+        } else {
+            out[c] = add ? sum.v[0] + add[c] : sum.v[0];
+        }
+    }
+}

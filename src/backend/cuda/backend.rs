@@ -1,0 +1,284 @@
+//! The GPU as a backend: weights, caches, the compute buffer that all executables
+//! share, and compiling a graph to launches.
+
+use super::bind::{Addresses, Launch, Place};
+use super::cells::Cells;
+use super::context::Context;
+use super::exec::{CudaExecutable, Inputs, Output};
+use super::kernel::{Node, View};
+use super::lower::{self, Form, VEC_TOKENS};
+use super::memory::DeviceBuffer;
+use super::ops;
+use super::stream::Stream;
+use super::weights::Weights;
+use crate::backend::cpu::Storage;
+use crate::backend::{Backend, Executable};
+use crate::error::{Error, Result};
+use crate::graph::{CacheId, Graph, Origin, Plan, TensorId};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One GPU as a backend.
+pub struct CudaBackend {
+    pub(super) context: Arc<Context>,
+    pub(super) stream: Arc<Stream>,
+    host: Arc<dyn Storage>,
+    exact: bool,
+    caches: HashMap<CacheId, DeviceBuffer>,
+    weights: Mutex<Weights>,
+    /// Shared by all executables, one of which runs at a time.
+    arena: Mutex<Option<Arc<DeviceBuffer>>>,
+    /// Constants of kernels, by content.
+    tables: Mutex<HashMap<Vec<u8>, DeviceBuffer>>,
+    cells: Arc<Mutex<Cells>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CudaBackend {
+    /// Allocates and clears `caches` (bytes of each); weights come from `host` when
+    /// graphs are prepared. `exact` keeps F32 activations.
+    pub fn new(
+        context: Arc<Context>,
+        host: Arc<dyn Storage>,
+        caches: &[(CacheId, usize)],
+        exact: bool,
+    ) -> Result<CudaBackend> {
+        let stream = Arc::new(Stream::new(&context)?);
+        let total: usize = caches.iter().map(|c| c.1).sum();
+        let what = format!("the KV cache ({} MiB in all)", total >> 20);
+        let mut buffers = HashMap::new();
+        for &(id, bytes) in caches {
+            let buffer =
+                DeviceBuffer::alloc(&context, bytes, &what, "use a shorter context with -c")?;
+            // Cells that no token sees are multiplied by zero, so they hold numbers.
+            // SAFETY: exactly the buffer.
+            unsafe { stream.fill(buffer.address(), 0, bytes)? };
+            buffers.insert(id, buffer);
+        }
+        stream.sync()?;
+        Ok(CudaBackend {
+            cells: Arc::new(Mutex::new(Cells::new(&context))),
+            context,
+            stream,
+            host,
+            exact,
+            caches: buffers,
+            weights: Mutex::default(),
+            arena: Mutex::default(),
+            tables: Mutex::default(),
+        })
+    }
+
+    /// Bytes of weights on the device.
+    pub fn weight_bytes(&self) -> usize {
+        lock(&self.weights).bytes()
+    }
+
+    /// Overwrites the first bytes of a cache.
+    pub fn write_cache(&self, id: CacheId, data: &[u8]) -> Result<()> {
+        let cache = self.cache(id, data.len())?;
+        // SAFETY: the cache has these bytes; waited for before `data` may go.
+        unsafe { self.stream.upload(cache.address(), data)? };
+        self.stream.sync()
+    }
+
+    /// Reads the first bytes of a cache.
+    pub fn read_cache(&self, id: CacheId, data: &mut [u8]) -> Result<()> {
+        let cache = self.cache(id, data.len())?;
+        // SAFETY: the cache has these bytes; waited for before `data` is looked at.
+        unsafe { self.stream.download(data, cache.address())? };
+        self.stream.sync()
+    }
+
+    /// A cache of at least `bytes`.
+    fn cache(&self, id: CacheId, bytes: usize) -> Result<&DeviceBuffer> {
+        let cache = self.caches.get(&id).filter(|c| c.bytes() >= bytes);
+        cache.ok_or_else(|| Error::Shape {
+            op: "cache",
+            detail: format!("{id:?} of {bytes} bytes is not on {}", self.context.name()),
+        })
+    }
+
+    /// The compute buffer, grown to `bytes` when it is smaller.
+    fn arena(&self, bytes: usize) -> Result<Arc<DeviceBuffer>> {
+        let mut arena = lock(&self.arena);
+        if let Some(arena) = arena.as_ref().filter(|a| a.bytes() >= bytes) {
+            return Ok(arena.clone());
+        }
+        let remedy = "lower -ub or -ngl";
+        let grown = DeviceBuffer::alloc(&self.context, bytes, "the compute buffer", remedy)?;
+        // Tests fill it with NaN, so that reading what nothing wrote shows.
+        if std::env::var_os("LLAMA_RS_POISON").is_some() {
+            // SAFETY: exactly the buffer.
+            unsafe { self.stream.fill(grown.address(), 0xff, bytes)? };
+        }
+        Ok(arena.insert(Arc::new(grown)).clone())
+    }
+
+    /// Device address of constant bytes, uploaded once.
+    fn table(&self, bytes: &[u8]) -> Result<u64> {
+        let mut tables = lock(&self.tables);
+        if let Some(table) = tables.get(bytes) {
+            return Ok(table.address());
+        }
+        let table =
+            DeviceBuffer::alloc(&self.context, bytes.len(), "a kernel's table", "lower -ngl")?;
+        // SAFETY: exactly the buffer; waited for before `bytes` may go.
+        unsafe { self.stream.upload(table.address(), bytes)? };
+        self.stream.sync()?;
+        let address = table.address();
+        tables.insert(bytes.to_vec(), table);
+        Ok(address)
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &str {
+        self.context.name()
+    }
+
+    fn lower(&self, graph: &Graph) -> Graph {
+        lower::lower(graph, self.exact)
+    }
+
+    fn prepare(&self, graphs: &[&Graph], progress: &dyn Fn(usize)) -> Result<()> {
+        let mut most = 0;
+        for graph in graphs {
+            lock(&self.weights).upload(&self.stream, &*self.host, graph, progress)?;
+            most = most.max(lower::arena_bytes(graph, &Plan::new(graph), self.exact));
+        }
+        self.arena(most).map(drop)
+    }
+
+    fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>> {
+        let scratch = lower::scratch_bytes(&graph, self.exact);
+        let bytes = lower::arena_bytes(&graph, &plan, self.exact);
+        let arena = self.arena(bytes)?;
+        let inputs = Inputs::new(&self.context, &self.stream, &graph, &self.cells)?;
+        // Without `prepare` the weights come now.
+        lock(&self.weights).upload(&self.stream, &*self.host, &graph, &|_| ())?;
+        let binder = Binder {
+            backend: self,
+            graph: &graph,
+            plan: &plan,
+            arena: arena.address(),
+            inputs: &inputs,
+        };
+        let scratch_at = arena.address() + (bytes - scratch) as u64;
+        let mut launches: Vec<Launch> = Vec::new();
+        for id in graph.ids() {
+            for launch in binder.launches(id, scratch_at)? {
+                let apart = match launches.last_mut() {
+                    Some(last) => last.join(launch),
+                    None => Some(launch),
+                };
+                launches.extend(apart);
+            }
+        }
+        let outputs = graph.outputs.iter().map(|&id| {
+            let place = binder.place(id, Form::Plain)?;
+            Output::new(&self.context, graph.get(id), place.view.data)
+        });
+        let outputs = outputs.collect::<Result<Vec<_>>>()?;
+        let n_tokens = inputs.n_tokens();
+        Ok(Box::new(CudaExecutable::new(
+            self.stream.clone(),
+            arena,
+            launches,
+            inputs,
+            outputs,
+            bytes,
+            n_tokens <= VEC_TOKENS,
+        )))
+    }
+}
+
+/// Resolves tensors to device memory.
+struct Binder<'a> {
+    backend: &'a CudaBackend,
+    graph: &'a Graph,
+    plan: &'a Plan,
+    arena: u64,
+    inputs: &'a Inputs,
+}
+
+impl Binder<'_> {
+    /// Where a tensor lies. A weight in unit order is seen from its first byte.
+    fn place(&self, id: TensorId, form: Form) -> Result<Place> {
+        let tensor = self.graph.get(id);
+        let owner_id = self.graph.owner(id);
+        let owner = self.graph.get(owner_id);
+        let missing = || Error::Shape {
+            op: "compile",
+            detail: format!("{} has no memory on the device", owner.name),
+        };
+        let mut offset = self.graph.offset_in_owner(id);
+        let (start, bytes) = match &owner.origin {
+            Origin::Op(_) => {
+                let at = self.plan.offset[owner_id.at()].ok_or_else(missing)?;
+                (self.arena + at as u64, owner.bytes())
+            }
+            Origin::Weight => {
+                let weights = lock(&self.backend.weights);
+                let buffer = weights.get(&owner.name, form).ok_or_else(missing)?;
+                if form == Form::Matrix {
+                    offset = 0;
+                }
+                (buffer.address(), buffer.bytes())
+            }
+            Origin::Cache(cache) => {
+                let buffer = self.backend.caches.get(cache).ok_or_else(missing)?;
+                (buffer.address(), buffer.bytes())
+            }
+            Origin::Input(input) => (
+                self.inputs.address(*input).ok_or_else(missing)?,
+                owner.bytes(),
+            ),
+            Origin::View { .. } => return Err(missing()),
+        };
+        if form == Form::Plain && offset + tensor.bytes() > bytes {
+            return Err(missing());
+        }
+        let live = tensor
+            .live
+            .map(|l| (l.dim as i32, self.inputs.count_address(l.count)));
+        let view = View {
+            data: start + offset as u64,
+            live: live.map_or(0, |l| l.1),
+            nb: tensor.nb.map(|n| n as i64),
+            ne: tensor.ne.map(|n| n as i32),
+            live_dim: live.map_or(-1, |l| l.0),
+            dtype: tensor.dtype.id() as i32,
+        };
+        Ok(Place {
+            view,
+            range: start..start + bytes as u64,
+        })
+    }
+
+    /// The launches of a node; none for tensors that are no ops.
+    fn launches(&self, id: TensorId, scratch: u64) -> Result<Vec<Launch>> {
+        let Some(node) = Node::of(self.graph, id, self.backend.exact) else {
+            return Ok(Vec::new());
+        };
+        let answer = ops::kernels(&node).ok_or_else(|| Error::Shape {
+            op: node.op.name(),
+            detail: format!("{} has no CUDA kernel", node.dst.name),
+        })?;
+        let dst = self.place(id, Form::Plain)?;
+        let sources = self.graph.get(id).src.iter().enumerate();
+        let src = sources.map(|(at, &s)| self.place(s, lower::form(&node.op, at)));
+        let src = src.collect::<Result<Vec<_>>>()?;
+        let mut at = Addresses {
+            scratch,
+            table: &mut |bytes| self.backend.table(bytes),
+        };
+        let kernels = answer.kernels.iter();
+        kernels
+            .map(|kernel| Launch::new(&self.backend.context, kernel, &dst, &src, &mut at))
+            .collect()
+    }
+}

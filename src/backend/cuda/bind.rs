@@ -1,0 +1,215 @@
+//! From symbolic launches to launches with addresses; neighbours that may share a
+//! launch are joined.
+
+use super::context::{Context, Function};
+use super::kernel::{Arg, Kernel, View};
+use super::stream::Stream;
+use crate::error::{Error, Result};
+use std::ffi::c_void;
+use std::ops::Range;
+
+/// Jobs in one launch, as `cuda-kernels/jobs.cuh` has it.
+const MAX_JOBS: usize = 4;
+
+/// A tensor on the device: how a kernel sees it, and the bytes it may touch.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub view: View,
+    pub range: Range<u64>,
+}
+
+/// A launch ready to go. Parameter values lie in `values`, each 8-byte aligned.
+pub struct Launch {
+    function: Function,
+    entry: String,
+    grid: [u32; 3],
+    block: u32,
+    shared_bytes: u32,
+    values: Vec<u64>,
+    /// Where each parameter starts in `values`.
+    params: Vec<usize>,
+    /// Jobs joined so far: first block and arguments; empty for other kernels.
+    jobs: Vec<(u32, Vec<u64>)>,
+    reads: Vec<Range<u64>>,
+    writes: Vec<Range<u64>>,
+}
+
+/// Addresses that arguments may ask for besides operands.
+pub struct Addresses<'a> {
+    pub scratch: u64,
+    pub table: &'a mut dyn FnMut(&[u8]) -> Result<u64>,
+}
+
+/// One argument's bytes as 8-byte words, and whether it takes only four bytes.
+enum Value {
+    Words(Vec<u64>),
+    Half(u32),
+}
+
+fn view_words(view: &View) -> Vec<u64> {
+    let pair = |low: i32, high: i32| u64::from(low as u32) | u64::from(high as u32) << 32;
+    let mut words = vec![view.data, view.live];
+    words.extend(view.nb.map(|n| n as u64));
+    words.push(pair(view.ne[0], view.ne[1]));
+    words.push(pair(view.ne[2], view.ne[3]));
+    words.push(pair(view.live_dim, view.dtype));
+    words
+}
+
+const NO_VIEW: View = View {
+    data: 0,
+    live: 0,
+    nb: [0; 4],
+    ne: [0; 4],
+    live_dim: -1,
+    dtype: -1,
+};
+
+fn value(arg: &Arg, dst: &Place, src: &[Place], at: &mut Addresses<'_>) -> Result<Value> {
+    Ok(match arg {
+        Arg::Dst => Value::Words(view_words(&dst.view)),
+        Arg::Src(i) => Value::Words(view_words(&src[*i].view)),
+        Arg::NoView => Value::Words(view_words(&NO_VIEW)),
+        Arg::I32(x) => Value::Half(*x as u32),
+        Arg::F32(x) => Value::Half(x.to_bits()),
+        Arg::Table(bytes) => Value::Words(vec![(at.table)(bytes)?]),
+        Arg::Scratch { offset_bytes } => Value::Words(vec![at.scratch + *offset_bytes as u64]),
+    })
+}
+
+/// Values as the fields of a C struct whose size is a multiple of 8.
+fn packed(values: &[Value]) -> Vec<u64> {
+    let mut words: Vec<u64> = Vec::new();
+    let mut half_full = false;
+    for value in values {
+        match value {
+            Value::Words(w) => {
+                words.extend(w);
+                half_full = false;
+            }
+            Value::Half(low) if !half_full => {
+                words.push(u64::from(*low));
+                half_full = true;
+            }
+            Value::Half(high) => {
+                if let Some(last) = words.last_mut() {
+                    *last |= u64::from(*high) << 32;
+                }
+                half_full = false;
+            }
+        }
+    }
+    words
+}
+
+impl Launch {
+    /// Resolves a kernel of a node whose result is `dst` and operands `src`.
+    pub fn new(
+        context: &Context,
+        kernel: &Kernel,
+        dst: &Place,
+        src: &[Place],
+        at: &mut Addresses<'_>,
+    ) -> Result<Launch> {
+        let function = context.function(&kernel.entry)?;
+        if kernel.shared_bytes > 48 << 10 {
+            context.allow_shared(function, kernel.shared_bytes)?;
+        }
+        let values = kernel.args.iter().map(|a| value(a, dst, src, at));
+        let values = values.collect::<Result<Vec<_>>>()?;
+        let mut launch = Launch {
+            function,
+            entry: kernel.entry.clone(),
+            grid: kernel.grid,
+            block: kernel.block,
+            shared_bytes: kernel.shared_bytes,
+            values: Vec::new(),
+            params: Vec::new(),
+            jobs: Vec::new(),
+            reads: src.iter().map(|p| p.range.clone()).collect(),
+            writes: vec![dst.range.clone()],
+        };
+        if kernel.job {
+            launch.jobs.push((0, packed(&values)));
+            launch.pack_jobs();
+            return Ok(launch);
+        }
+        for value in &values {
+            launch.params.push(launch.values.len());
+            launch.values.extend(packed(std::slice::from_ref(value)));
+        }
+        Ok(launch)
+    }
+
+    /// `Jobs` of `cuda-kernels/jobs.cuh` as the one parameter.
+    fn pack_jobs(&mut self) {
+        let mut head = vec![Value::Half(self.jobs.len() as u32)];
+        head.extend((0..MAX_JOBS).map(|j| Value::Half(self.jobs.get(j).map_or(0, |job| job.0))));
+        head.push(Value::Half(0));
+        self.values = packed(&head);
+        let words = self.jobs.first().map_or(0, |job| job.1.len());
+        for j in 0..MAX_JOBS {
+            match self.jobs.get(j) {
+                Some(job) => self.values.extend(&job.1),
+                None => self.values.extend(std::iter::repeat_n(0, words)),
+            }
+        }
+        self.params = vec![0];
+    }
+
+    /// Takes the jobs of `next` into this launch when they may run side by side;
+    /// gives `next` back when not.
+    pub fn join(&mut self, next: Launch) -> Option<Launch> {
+        let meet = |a: &[Range<u64>], b: &[Range<u64>]| {
+            a.iter()
+                .any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
+        };
+        let fits = !self.jobs.is_empty()
+            && self.jobs.len() + next.jobs.len() <= MAX_JOBS
+            && self.entry == next.entry
+            && self.grid[1..] == next.grid[1..]
+            && (self.block, self.shared_bytes) == (next.block, next.shared_bytes)
+            && !meet(&self.writes, &next.reads)
+            && !meet(&self.writes, &next.writes)
+            && !meet(&self.reads, &next.writes);
+        if !fits {
+            return Some(next);
+        }
+        let first = self.grid[0];
+        self.jobs
+            .extend(next.jobs.into_iter().map(|(b, words)| (first + b, words)));
+        self.grid[0] += next.grid[0];
+        self.reads.extend(next.reads);
+        self.writes.extend(next.writes);
+        self.pack_jobs();
+        None
+    }
+
+    /// Puts the launch on `stream`.
+    ///
+    /// # Safety
+    /// The memory that operands lie in is allocated until the stream is past it.
+    pub unsafe fn run(&self, context: &Context, stream: &Stream) -> Result<()> {
+        let mut params: Vec<*mut c_void> = self
+            .params
+            .iter()
+            .map(|&at| self.values[at..].as_ptr().cast_mut().cast())
+            .collect();
+        // SAFETY: `params` follow the kernel's own argument list; memory is the
+        // caller's promise.
+        let done = unsafe {
+            context.launch(
+                stream,
+                self.function,
+                self.grid,
+                self.block,
+                self.shared_bytes,
+                &mut params,
+            )
+        };
+        done.map_err(|e| match e {
+            Error::Input(text) => Error::Input(format!("{}: {text}", self.entry)),
+            other => other,
+        })
+    }
+}

@@ -1,0 +1,203 @@
+//! Weights on the device: streamed from the file's map through pinned memory, and
+//! rearranged there into the order that kernels read.
+
+use super::layout::{self, Rearrange};
+use super::lower::{self, Form};
+use super::memory::{DeviceBuffer, PinnedBuffer};
+use super::stream::{Event, Stream};
+use crate::backend::cpu::Storage;
+use crate::error::{Error, Result};
+use crate::graph::{Graph, Tensor};
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+/// Bytes that travel at once: long enough for full bandwidth, short enough that the
+/// first piece is soon on its way.
+const PIECE_BYTES: usize = 16 << 20;
+/// Pieces in flight: one is filled, one travels, one is rearranged, one is spare.
+const SLOTS: usize = 4;
+/// Bytes that one thread copies from the map at a time.
+const COPY_BYTES: usize = 1 << 20;
+
+const REMEDY: &str = "put fewer layers on the GPU with a lower -ngl";
+
+/// Weights by name and form.
+#[derive(Default)]
+pub struct Weights {
+    buffers: HashMap<(String, Form), DeviceBuffer>,
+}
+
+/// A way to the device: pinned memory, where it arrives, and when both are free again.
+struct Slot {
+    pinned: PinnedBuffer,
+    staging: DeviceBuffer,
+    done: Event,
+}
+
+impl Weights {
+    /// The device memory of a weight.
+    pub fn get(&self, name: &str, form: Form) -> Option<&DeviceBuffer> {
+        self.buffers.get(&(name.to_string(), form))
+    }
+
+    /// Bytes of all weights.
+    pub fn bytes(&self) -> usize {
+        self.buffers.values().map(DeviceBuffer::bytes).sum()
+    }
+
+    /// Brings all weights of `graph` that are not there yet; `progress` hears of the
+    /// bytes of each piece that is on its way.
+    pub fn upload(
+        &mut self,
+        stream: &Stream,
+        host: &dyn Storage,
+        graph: &Graph,
+        progress: &dyn Fn(usize),
+    ) -> Result<()> {
+        let context = stream.context().clone();
+        let mut uploader = Uploader {
+            stream,
+            slots: Vec::new(),
+            next: 0,
+            progress,
+        };
+        for (id, form) in lower::weights(graph) {
+            let tensor = graph.get(id);
+            let key = (tensor.name.clone(), form);
+            if self.buffers.contains_key(&key) {
+                continue;
+            }
+            let data = host.weight(&tensor.name).ok_or_else(|| Error::Shape {
+                op: "upload",
+                detail: format!("{} has no data", tensor.name),
+            })?;
+            let bytes = lower::bytes_of(tensor, form);
+            let what = format!(
+                "{} ({} MiB of weights are there)",
+                tensor.name,
+                self.bytes() >> 20
+            );
+            let buffer = DeviceBuffer::alloc(&context, bytes, &what, REMEDY)?;
+            match form {
+                Form::Plain => uploader.plain(&buffer, data)?,
+                Form::Matrix => uploader.matrix(&buffer, tensor, data)?,
+            }
+            self.buffers.insert(key, buffer);
+        }
+        stream.sync()
+    }
+}
+
+struct Uploader<'a> {
+    stream: &'a Stream,
+    slots: Vec<Slot>,
+    next: usize,
+    progress: &'a dyn Fn(usize),
+}
+
+impl Uploader<'_> {
+    /// The next slot, once its last piece has left it.
+    fn slot(&mut self) -> Result<usize> {
+        let context = self.stream.context();
+        if self.slots.len() < SLOTS {
+            self.slots.push(Slot {
+                pinned: PinnedBuffer::alloc(context, PIECE_BYTES, "the way of the weights")?,
+                staging: DeviceBuffer::alloc(
+                    context,
+                    PIECE_BYTES,
+                    "the way of the weights",
+                    REMEDY,
+                )?,
+                done: Event::new(context)?,
+            });
+        }
+        let at = self.next % SLOTS;
+        self.next += 1;
+        self.slots[at].done.sync()?;
+        Ok(at)
+    }
+
+    /// Fills a slot's pinned memory with `data` (at most one piece).
+    fn fill(&mut self, at: usize, data: &[u8]) {
+        let pinned = &mut self.slots[at].pinned.as_mut_slice()[..data.len()];
+        let pieces = pinned
+            .par_chunks_mut(COPY_BYTES)
+            .zip(data.par_chunks(COPY_BYTES));
+        pieces.for_each(|(to, from)| to.copy_from_slice(from));
+    }
+
+    fn plain(&mut self, buffer: &DeviceBuffer, data: &[u8]) -> Result<()> {
+        let data = &data[..data.len().min(buffer.bytes())];
+        for (i, piece) in data.chunks(PIECE_BYTES).enumerate() {
+            let at = self.slot()?;
+            self.fill(at, piece);
+            let slot = &self.slots[at];
+            let dst = buffer.address() + (i * PIECE_BYTES) as u64;
+            // SAFETY: the piece lies inside `buffer`; the slot is not touched before
+            // its event has passed.
+            unsafe {
+                self.stream
+                    .upload(dst, &slot.pinned.as_slice()[..piece.len()])?
+            };
+            slot.done.record(self.stream)?;
+            (self.progress)(piece.len());
+        }
+        Ok(())
+    }
+
+    /// Uploads whole row tiles at a time and rearranges each piece on the device.
+    fn matrix(&mut self, buffer: &DeviceBuffer, tensor: &Tensor, data: &[u8]) -> Result<()> {
+        for piece in layout::pieces(tensor.dtype, tensor.ne, PIECE_BYTES) {
+            let range = piece.src_offset_bytes..piece.src_offset_bytes + piece.src_bytes;
+            let Some(raw) = data.get(range).filter(|raw| raw.len() <= PIECE_BYTES) else {
+                return Err(Error::input(format!(
+                    "{}: rows of {} values are too long for CUDA; run with --device cpu",
+                    tensor.name, tensor.ne[0]
+                )));
+            };
+            let at = self.slot()?;
+            self.fill(at, raw);
+            let slot = &self.slots[at];
+            let staging = slot.staging.address();
+            let dst = buffer.address() + piece.dst_offset_bytes as u64;
+            // SAFETY: the piece fits the staging memory and its row tiles lie inside
+            // `buffer`; the slot is not touched before its event has passed.
+            unsafe {
+                self.stream
+                    .upload(staging, &slot.pinned.as_slice()[..raw.len()])?;
+                rearrange(self.stream, &piece.launch, staging, dst)?;
+            }
+            slot.done.record(self.stream)?;
+            (self.progress)(raw.len());
+        }
+        Ok(())
+    }
+}
+
+/// Rearranges raw rows at `src` into row tiles at `dst`.
+///
+/// # Safety
+/// Both hold what the launch says until the stream is past it.
+unsafe fn rearrange(stream: &Stream, launch: &Rearrange, src: u64, dst: u64) -> Result<()> {
+    let context = stream.context();
+    let function = context.function(&launch.entry)?;
+    let (mut src, mut dst, mut k, mut n_rows) = (src, dst, launch.k, launch.n_rows);
+    let mut params: [*mut c_void; 4] = [
+        (&raw mut src).cast(),
+        (&raw mut dst).cast(),
+        (&raw mut k).cast(),
+        (&raw mut n_rows).cast(),
+    ];
+    // SAFETY: the parameters of `cuda-kernels/rearrange.cu`; memory is the caller's.
+    unsafe {
+        context.launch(
+            stream,
+            function,
+            [launch.grid, 1, 1],
+            launch.block,
+            0,
+            &mut params,
+        )
+    }
+}

@@ -1,0 +1,149 @@
+//! ARGMAX, TOP_K, SUM_ROWS, MEAN, CUMSUM, with the shapes that failed elsewhere.
+
+use super::case::{Case, F32_NMSE, Operand, SAME, simple, x};
+use super::harness::Random;
+use llama_rs::graph::Op;
+
+/// Tokens alive where an operand has dead ones.
+const LIVE: usize = 4;
+
+/// Few different values, so that many are equal.
+fn tied(random: &mut Random, _: usize) -> f32 {
+    random.below(5) as f32
+}
+
+fn argmax(cases: &mut Vec<Case>) {
+    let shapes = [
+        vec![32],
+        vec![1],
+        vec![5, 70_001],
+        vec![100, 10],
+        vec![1024, 10],
+        vec![2000, 10],
+        vec![8192, 3],
+        vec![8193, 3],
+        vec![151_936, 1],
+        vec![262_144, 8],
+        vec![1_215_488, 1],
+    ];
+    for shape in shapes {
+        let k = shape[0];
+        let last = move |random: &mut Random, i: usize| match i % k == k - 1 {
+            true => 2.0,
+            false => random.unit(),
+        };
+        let kinds = [
+            ("random", x(&shape)),
+            ("last", x(&shape).values(last)),
+            (
+                "negative",
+                x(&shape).values(|random, _| random.unit() - 3.0),
+            ),
+            ("masked", x(&shape).values(|_, _| f32::NEG_INFINITY)),
+            ("tied", x(&shape).values(tied)),
+        ];
+        for (label, operand) in kinds {
+            cases.push(simple(label, Op::Argmax, SAME, vec![operand], 0));
+        }
+    }
+    let views = [
+        x(&[100, 9]).live(1),
+        x(&[151_936, 9]).live(1),
+        x(&[130, 9]).window(0, 3, 101),
+        x(&[20_000, 5]).window(0, 3, 19_001),
+    ];
+    for x in views {
+        cases.push(simple("", Op::Argmax, SAME, vec![x], LIVE));
+    }
+}
+
+fn top_k(cases: &mut Vec<Case>) {
+    let lengths = [
+        1, 8, 31, 32, 33, 128, 256, 1023, 1024, 1025, 2047, 2048, 8193, 32_000, 128_256,
+    ];
+    for k in lengths {
+        for count in [1, 8, 40, 64, 65, 1000, 2048] {
+            if count > k {
+                continue;
+            }
+            let op = Op::TopK { count };
+            let rows = if k > 10_000 { 2 } else { 5 };
+            let label = format!("count={count}");
+            cases.push(simple(&label, op, SAME, vec![x(&[k, rows])], 0));
+            let tied = x(&[k, rows]).values(tied);
+            cases.push(simple(&format!("{label}/tied"), op, SAME, vec![tied], 0));
+        }
+    }
+    let views = [
+        x(&[8, 70_001]),
+        x(&[1030, 600]),
+        x(&[130, 3, 9]).live(2),
+        x(&[1300, 9]).live(1),
+        x(&[130, 9]).window(0, 3, 101),
+        x(&[130, 4, 3]).window(1, 1, 2).window(2, 1, 2),
+        x(&[2300, 4, 3]).window(1, 1, 2),
+    ];
+    for x in views {
+        cases.push(simple(
+            "count=8",
+            Op::TopK { count: 8 },
+            SAME,
+            vec![x],
+            LIVE,
+        ));
+    }
+    let all = x(&[2500, 3]);
+    cases.push(simple("all", Op::TopK { count: 2500 }, SAME, vec![all], 0));
+}
+
+/// Rows on both sides of two for each of an H200's 132 SMs, lengths on both sides of
+/// 1,024, more than 65,535 rows, windows and dead tokens.
+fn sums() -> Vec<Operand> {
+    let mut all = Vec::new();
+    for rows in [1, 9, 131, 132, 263, 264, 265] {
+        for k in [1, 31, 33, 1023, 1024, 1025, 4100] {
+            all.push(x(&[k, rows]));
+        }
+    }
+    all.extend([
+        x(&[1_000_003, 1]),
+        x(&[5, 70_001]),
+        x(&[3, 300, 300]),
+        x(&[67, 3, 9]).live(2),
+        x(&[1500, 9]).live(1),
+        x(&[96, 7, 5]).window(0, 3, 67),
+        x(&[1200, 7, 5]).window(0, 3, 1100).window(1, 2, 4),
+        x(&[33, 4, 7]).window(2, 1, 5),
+    ]);
+    all
+}
+
+fn cumsum(cases: &mut Vec<Case>) {
+    let lengths = [1, 2, 31, 32, 33, 127, 128, 257, 1025, 4096, 5000, 100_003];
+    let mut all: Vec<Operand> = lengths.map(|k| x(&[k, 3])).into();
+    all.extend([
+        x(&[255, 5, 4, 3]),
+        x(&[5, 70_001]),
+        x(&[67, 3, 9]).live(2),
+        x(&[1500, 9]).live(1),
+        x(&[96, 7, 5]).window(0, 3, 67).window(1, 2, 4),
+        x(&[33, 4, 7]).window(2, 1, 5),
+    ]);
+    for x in all {
+        cases.push(simple("", Op::Cumsum, F32_NMSE, vec![x], LIVE));
+    }
+}
+
+pub fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    argmax(&mut cases);
+    top_k(&mut cases);
+    for x in sums() {
+        // A mean apart from zero: else the sum is what its terms leave over.
+        let x = x.values(|random, _| random.unit() + 0.3);
+        cases.push(simple("", Op::SumRows, F32_NMSE, vec![x.clone()], LIVE));
+        cases.push(simple("", Op::Mean, F32_NMSE, vec![x], LIVE));
+    }
+    cumsum(&mut cases);
+    cases
+}
