@@ -108,8 +108,8 @@ impl SplitExecutable {
 
 impl Executable for SplitExecutable {
     fn set_input(&mut self, input: Input, data: &[i32]) -> Result<()> {
-        let runs = self.runs.iter_mut();
-        runs.map(|run| run.set_input(input, data)).collect()
+        let mut runs = self.runs.iter_mut();
+        runs.try_for_each(|run| run.set_input(input, data))
     }
 
     fn set_count(&mut self, count: Count, n: usize) {
