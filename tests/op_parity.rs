@@ -21,6 +21,8 @@ mod elementwise;
 mod harness;
 #[path = "op_parity/heads.rs"]
 mod heads;
+#[path = "common/kernel_sources.rs"]
+mod kernel_sources;
 #[path = "op_parity/moe.rs"]
 mod moe;
 #[path = "op_parity/mul_mat.rs"]
@@ -33,6 +35,7 @@ mod rows;
 use case::Case;
 use device::gpu;
 use libtest_mimic::{Arguments, Failed, Trial};
+use std::path::Path;
 
 /// Fills the compute buffer on the device with NaN.
 const POISON: &str = "LLAMA_RS_POISON";
@@ -73,6 +76,14 @@ fn trial(case: Case, mode: Mode, verbose: bool) -> Trial {
     })
 }
 
+/// Whether every kernel has a case, where the sources are.
+fn coverage() -> Trial {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda-kernels");
+    let missing = !sources.exists();
+    let check = move || cases::check_coverage(&sources).map_err(Failed::from);
+    Trial::test("every kernel has a case", check).with_ignored_flag(missing)
+}
+
 /// The same program again with a poisoned compute buffer.
 fn again_with_poison() -> std::io::Result<std::process::ExitStatus> {
     std::process::Command::new(std::env::current_exe()?)
@@ -103,5 +114,7 @@ fn main() {
     let verbose = std::env::var_os("LLAMA_RS_TEST_VERBOSE").is_some();
     let trials = cases.into_iter();
     let trials = trials.map(|c| trial(c, mode, verbose).with_ignored_flag(ignored));
-    libtest_mimic::run(&args, trials.collect()).exit();
+    let mut trials: Vec<Trial> = trials.collect();
+    trials.push(coverage());
+    libtest_mimic::run(&args, trials).exit();
 }

@@ -178,7 +178,7 @@ fn shapes(cases: &mut Vec<Case>) {
         (61, 33),
         (200, 130),
     ];
-    for head_dim in [8, 16, 32, 64, 80, 96, 128, 256] {
+    for head_dim in [8, 16, 32, 64, 80, 96, 112, 128, 192, 256] {
         for group in [1, 2, 4, 8] {
             let shape = shape(head_dim, 2 * group, group);
             for (n_past, n) in steps {
@@ -208,6 +208,35 @@ fn shapes(cases: &mut Vec<Case>) {
         for n in [1, 4, 21] {
             cases.push(Attn::causal(shape(64, n_head, group), 100, n).case());
         }
+    }
+}
+
+/// Enough rows and heads for the kernel of long prompts: a tile that is almost empty,
+/// groups, many cells before, dead tokens.
+fn prefill(cases: &mut Vec<Case>) {
+    for head_dim in [64, 80, 96, 112, 128, 192, 256] {
+        for (n_head_kv, group, n_past, n) in [(34, 1, 60, 65), (8, 4, 150, 140), (2, 8, 0, 280)] {
+            let shape = shape(head_dim, n_head_kv * group, group);
+            cases.push(Attn::causal(shape, n_past, n).case());
+        }
+    }
+    let mut random = Random(127);
+    for head_dim in [64, 128, 256] {
+        let one = Attn::causal(shape(head_dim, 32, 4), 90, 131);
+        for window in [Some(5), Some(100)] {
+            let mut attn = one.clone();
+            attn.params.window = window;
+            attn.params.softcap = Some(3.0);
+            attn.params.temperature = Some((0.1, 16));
+            let label = format!(",window={window:?},capped");
+            cases.push(attn.label(label).case());
+        }
+        let mut attn = one.scattered(&mut random);
+        for (t, token) in attn.tokens.iter_mut().enumerate() {
+            // The first tile of tokens sees nothing, others in part.
+            token.0 = if t < 20 || t % 5 == 0 { 6 } else { 0 };
+        }
+        cases.push(attn.label(",scattered,masked".to_string()).case());
     }
 }
 
@@ -297,6 +326,7 @@ fn sequences(cases: &mut Vec<Case>) {
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     shapes(&mut cases);
+    prefill(&mut cases);
     lengths(&mut cases);
     masks(&mut cases);
     sequences(&mut cases);

@@ -71,7 +71,10 @@ impl Rules for Unfused {
     }
 
     fn packs_f16(&self, w: &Tensor, x: &Tensor) -> bool {
-        let n = x.n_values() / x.ne[0];
+        let n = match w.ne[2] > 1 {
+            true => x.ne[2],
+            false => x.n_values() / x.ne[0],
+        };
         !self.exact && w.dtype != DType::F32 && n > lower::VEC_TOKENS
     }
 }
@@ -106,11 +109,11 @@ impl Case {
         Ok(all)
     }
 
-    /// The kernels that a graph launches, each with the types that choose its code.
+    /// The kernels that a graph launches, each with the types of its operands.
     ///
     /// # Errors
     /// A node without kernel.
-    pub fn kernels(&self, graph: &Graph) -> Result<Vec<String>, String> {
+    pub fn kernels(&self, graph: &Graph) -> Result<Vec<(String, String)>, String> {
         let mut all = Vec::new();
         for id in graph.ids() {
             let Some(node) = Node::of(graph, id, self.exact) else {
@@ -119,8 +122,8 @@ impl Case {
             let answer = ops::kernels(&node)
                 .ok_or_else(|| format!("{} has no CUDA kernel", node.op.name()))?;
             let types: Vec<_> = node.src.iter().map(|t| t.dtype.name()).collect();
-            let entries = answer.kernels.iter();
-            all.extend(entries.map(|k| format!("{} {}", k.entry, types.join(","))));
+            let entries = answer.kernels.into_iter();
+            all.extend(entries.map(|k| (k.entry, types.join(","))));
         }
         Ok(all)
     }

@@ -1,9 +1,10 @@
 //! All cases, and the few that launch every kernel.
 
 use super::case::Case;
-use super::{attn, elementwise, heads, moe, mul_mat, reduce, rows};
+use super::{attn, elementwise, heads, kernel_sources, moe, mul_mat, reduce, rows};
 use rayon::prelude::*;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+use std::path::Path;
 
 /// Every case, by op.
 pub fn all() -> Vec<Case> {
@@ -21,13 +22,17 @@ pub fn all() -> Vec<Case> {
     .collect()
 }
 
-/// Kernels of a case with the values it touches; nothing for ops without kernels.
-fn kernels(case: &Case) -> (Vec<String>, usize) {
+/// Entries of kernels, each with the types of operands it is launched for.
+type Launches = Vec<(String, String)>;
+
+/// What a case launches, and how many values it touches.
+fn launches(case: &Case) -> Result<(Launches, usize), String> {
     let graph = (case.make)().graph();
     let values = graph.tensors.iter().map(|t| t.n_values()).sum();
-    let graphs = case.lowered(&graph).unwrap_or_default();
-    let kernels = graphs.iter().flat_map(|(_, g)| case.kernels(g));
-    (kernels.flatten().collect(), values)
+    let graphs = case.lowered(&graph)?;
+    let kernels = graphs.iter().map(|(_, graph)| case.kernels(graph));
+    let kernels: Result<Vec<_>, _> = kernels.collect();
+    Ok((kernels?.concat(), values))
 }
 
 /// Cheap cases that together launch every kernel that `all` of them launch, for every
@@ -35,16 +40,37 @@ fn kernels(case: &Case) -> (Vec<String>, usize) {
 pub fn covering(all: Vec<Case>) -> Vec<Case> {
     let mut all: Vec<_> = all
         .into_par_iter()
-        .map(|case| (kernels(&case), case))
+        .map(|case| (launches(&case).unwrap_or_default(), case))
         .collect();
     all.sort_by_key(|((_, values), _)| *values);
     let mut seen = HashSet::new();
-    let few = all.into_iter().filter_map(|((kernels, _), case)| {
+    let few = all.into_iter().filter_map(|((launches, _), case)| {
         let mut new = false;
-        for kernel in kernels {
-            new |= seen.insert(kernel);
+        for launch in launches {
+            new |= seen.insert(launch);
         }
         new.then_some(case)
     });
     few.collect()
+}
+
+/// Needs no GPU: every case has kernels, and every kernel in `sources` has a case.
+pub fn check_coverage(sources: &Path) -> Result<(), String> {
+    let launched = all().into_par_iter().map(|case| {
+        let launched = launches(&case).map_err(|e| format!("{}: {e}", case.name))?;
+        Ok(launched.0.into_iter().map(|l| l.0).collect::<Vec<_>>())
+    });
+    let launched: Result<Vec<_>, String> = launched.collect();
+    let launched: BTreeSet<String> = launched?.into_iter().flatten().collect();
+    let entries = kernel_sources::entries(sources);
+    // Uploads launch these, for every case with weights.
+    let missing = |name: &&String| !name.starts_with("rearrange_") && !launched.contains(*name);
+    let missing: Vec<_> = entries.iter().filter(missing).collect();
+    let unknown: Vec<_> = launched.difference(&entries).collect();
+    match missing.is_empty() && unknown.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "kernels without a case: {missing:?}; launched, but in no source: {unknown:?}"
+        )),
+    }
 }

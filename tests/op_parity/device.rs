@@ -47,6 +47,7 @@ fn prepared(
     graph: &Graph,
     setup: &Setup,
 ) -> llama_rs::Result<Box<dyn Executable>> {
+    backend.prepare(&[graph], &|_| ())?;
     let mut exe = backend.compile(graph.clone(), Plan::new(graph))?;
     for (input, data) in &setup.inputs {
         exe.set_input(*input, data)?;

@@ -3,6 +3,7 @@
 use super::case::{Case, F32_NMSE, Operand, Problem, simple, x};
 use super::harness::{Random, Setup, Store, live, operand, random_weights};
 use super::mul_mat::{nmse, row_lengths, weight_types};
+use llama_rs::backend::cuda::lower::VEC_TOKENS;
 use llama_rs::graph::{GluKind, Op};
 use llama_rs::quant::DType;
 
@@ -176,7 +177,7 @@ fn products(cases: &mut Vec<Case>) {
                 };
                 cases.push(plain.case());
                 // Wider ones are fused only where activations are not packed.
-                if n <= 8 || (nmse(dtype, exact) == F32_NMSE && i == 5) {
+                if n <= VEC_TOKENS || (nmse(dtype, exact) == F32_NMSE && i == 5) {
                     let glu = Some(GluKind::Swiglu);
                     cases.push(Experts { glu, ..plain }.case());
                 }

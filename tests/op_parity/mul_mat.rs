@@ -103,14 +103,12 @@ impl Form {
     }
 }
 
-/// A product; `x` may be a window, and is multiplied by `size`.
+/// A product; `x` is multiplied by `size`.
 struct Product {
     dtype: DType,
     exact: bool,
     form: Form,
     shape: Shape,
-    /// Values in a row of x before the window, and its start.
-    window: Option<(usize, usize)>,
     size: f32,
 }
 
@@ -128,9 +126,6 @@ impl Product {
         match form {
             Form::Plain => {}
             form => name += &format!(",{form:?}"),
-        }
-        if let Some((_, start)) = self.window {
-            name += &format!(",x from {start}");
         }
         if self.size != 1.0 {
             name += &format!(",x*{}", self.size);
@@ -158,11 +153,7 @@ impl Product {
         residual.put(&mut store, "residual", n_live, &mut random);
         let size = self.size;
         let values = move |random: &mut Random, _: usize| size * random.unit();
-        let x = match self.window {
-            Some((row, start)) => x(&[row, n]).window(0, start, k),
-            None => x(&[k, n]),
-        };
-        let x = x.live(1).values(values);
+        let x = x(&[k, n]).live(1).values(values);
         x.put(&mut store, "x", n_live, &mut random);
         let form = self.form;
         Problem {
@@ -182,7 +173,6 @@ fn plain(dtype: DType, exact: bool, shape: Shape) -> Product {
         exact,
         form: Form::Plain,
         shape,
-        window: None,
         size: 1.0,
     }
 }
@@ -236,15 +226,7 @@ pub fn cases() -> Vec<Case> {
         for exact in [false, true] {
             let product = |shape| plain(dtype, exact, shape);
             cases.extend(SHAPES.map(|shape| product(shape).case()));
-            let k = row_lengths(dtype)[1];
             for (n, n_live) in [(1, 1), (3, 2), (40, 33)] {
-                for window in [(k + 64, 32), (k + 8, 3)] {
-                    let product = Product {
-                        window: Some(window),
-                        ..product((1, 33, n, n_live))
-                    };
-                    cases.push(product.case());
-                }
                 // Large enough to overflow F16 as they are.
                 for size in [5e5, 1e-3] {
                     let product = Product {

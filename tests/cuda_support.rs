@@ -1,0 +1,120 @@
+//! What CUDA says it can run, without a GPU: every node of every architecture's graphs
+//! has kernels, their launches are within the limits, and the kernels exist.
+
+#[allow(dead_code, reason = "shared with tests that evaluate")]
+mod common;
+#[path = "common/kernel_sources.rs"]
+mod kernel_sources;
+
+use common::data;
+use llama_rs::arch::CacheShape;
+use llama_rs::backend::cuda::kernel::{Kernel, Node};
+use llama_rs::backend::cuda::{layout, lower, ops};
+use llama_rs::gguf::Gguf;
+use llama_rs::graph::Graph;
+use llama_rs::graph::builder::Width;
+use llama_rs::model::{Model, Overrides, Wanted};
+use llama_rs::quant::DType;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// Most shared memory that a block of every GPU from sm_80 on may ask for (sm_86).
+const MOST_SHARED_BYTES: u32 = 99 << 10;
+
+fn models() -> Vec<(String, Model)> {
+    let files = std::fs::read_dir(data().join("arch")).expect("tests/data/arch");
+    let files = files.map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<PathBuf> = files
+        .filter(|p| p.extension().is_some_and(|e| e == "gguf"))
+        .collect();
+    files.sort();
+    assert!(files.len() >= 12, "the fixtures are there");
+    let load = |file: PathBuf| {
+        let name = file.file_stem().expect("a name").to_string_lossy();
+        let gguf = Gguf::open(&file, true).expect("the file opens");
+        let model = Model::load(gguf, &Overrides::default()).expect("the model loads");
+        (name.to_string(), model)
+    };
+    files.into_iter().map(load).collect()
+}
+
+/// Graphs of decode and prefill, lowered, with the flag they were lowered for.
+fn graphs(model: &Model) -> Vec<(String, bool, Graph)> {
+    let mut all = Vec::new();
+    for (n_tokens, n_outputs) in [(1, 1), (3, 1), (8, 8), (64, 1), (64, 64), (512, 1)] {
+        for exact in [false, true] {
+            let kv = if exact { DType::F32 } else { DType::F16 };
+            let cache = CacheShape {
+                k_type: kv,
+                v_type: kv,
+                n_ctx: 4096,
+                n_cells: 4096,
+                n_cells_swa: 1024,
+            };
+            for wanted in [Wanted::Logits, Wanted::Argmax] {
+                let width = Width {
+                    n_tokens,
+                    n_outputs,
+                };
+                let graph = model.graph(wanted, width, &cache).expect("a graph");
+                let name = format!("{n_tokens} tokens, {n_outputs} outputs, exact {exact}");
+                all.push((name, exact, lower::lower(&graph, exact)));
+            }
+        }
+    }
+    all
+}
+
+fn check_limits(what: &str, kernel: &Kernel) {
+    let [x, y, z] = kernel.grid;
+    assert!(x >= 1 && y >= 1 && z >= 1, "{what}: grid {:?}", kernel.grid);
+    assert!(x <= i32::MAX as u32 && y <= 65_535 && z <= 65_535, "{what}");
+    assert!((1..=1024).contains(&kernel.block), "{what}");
+    assert!(kernel.shared_bytes <= MOST_SHARED_BYTES, "{what}");
+}
+
+#[test]
+fn every_node_of_every_architecture_has_kernels() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda-kernels");
+    let entries = kernel_sources::entries(&sources);
+    let mut faults = BTreeSet::new();
+    for (name, model) in models() {
+        for (width, exact, graph) in graphs(&model) {
+            for id in graph.ids() {
+                let Some(node) = Node::of(&graph, id, exact) else {
+                    continue;
+                };
+                let what = format!("{name}, {width}: {} {}", node.op.name(), node.dst.name);
+                let Some(answer) = ops::kernels(&node) else {
+                    faults.insert(format!("{what}: no kernel"));
+                    continue;
+                };
+                for kernel in &answer.kernels {
+                    check_limits(&what, kernel);
+                    if !entries.contains(&kernel.entry) {
+                        faults.insert(format!("{what}: {} is in no source", kernel.entry));
+                    }
+                }
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn every_type_of_weights_has_kernels() {
+    for &dtype in DType::ALL.iter().filter(|&&d| d != DType::I32) {
+        assert!(layout::has_type(dtype), "{dtype:?} has no .cuh");
+    }
+    assert!(!layout::has_type(DType::I32));
+}
+
+#[test]
+fn kernels_are_found_in_the_sources() {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda-kernels");
+    let entries = kernel_sources::entries(&sources);
+    for name in ["mul_mat_Q4_K", "mul_mat_F32", "head_rows", "rms_norm_warp"] {
+        assert!(entries.contains(name), "{name}: {entries:?}");
+    }
+    assert!(!entries.iter().any(|e| e.contains('#')), "{entries:?}");
+}
