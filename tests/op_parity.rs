@@ -108,7 +108,7 @@ fn main() {
         ignored = true;
     }
     let cases = match mode {
-        Mode::Small if !ignored => cases::covering(cases::all()),
+        Mode::Small => cases::covering(cases::all()),
         _ => cases::all(),
     };
     let verbose = std::env::var_os("LLAMA_RS_TEST_VERBOSE").is_some();

@@ -9,6 +9,8 @@ mod elementwise;
 mod harness;
 #[path = "ops/matmul.rs"]
 mod matmul;
+#[path = "ops/moe.rs"]
+mod moe;
 #[path = "ops/norm.rs"]
 mod norm;
 #[path = "ops/reduce.rs"]
