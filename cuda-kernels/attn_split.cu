@@ -15,9 +15,9 @@
 
 constexpr int ROWS = 16;
 
-struct Tile {
-    int first_token, n_tokens;  // tokens with a row here
-    int n_rows;                 // live rows
+// The tokens that have a row in a block.
+struct Tokens {
+    int first, count;
 };
 
 template <int HD, int COLS>
@@ -244,16 +244,15 @@ __device__ __forceinline__ void write_rows(const Attn& a, const SplitShared<HD, 
 
 // Tokens and q of the block's rows to shared memory.
 template <int HD, int COLS>
-__device__ __forceinline__ Tile stage_tile(const Attn& a, SplitShared<HD, COLS>& shared, int first_row, int n_rows,
+__device__ __forceinline__ Tokens stage_rows(const Attn& a, SplitShared<HD, COLS>& shared, int first_row, int n_rows,
                                            int warp, int lane) {
     const int group = group_of(a), head_kv = blockIdx.y / (HD / COLS);
-    Tile tile;
-    tile.n_rows = n_rows;
-    tile.first_token = first_row / group;
-    tile.n_tokens = (first_row + n_rows - 1) / group - tile.first_token + 1;
-    if (threadIdx.x < tile.n_tokens) {
-        shared.pos[threadIdx.x] = ints(a.pos)[tile.first_token + threadIdx.x];
-        shared.seq[threadIdx.x] = ints(a.seq)[tile.first_token + threadIdx.x];
+    Tokens tokens;
+    tokens.first = first_row / group;
+    tokens.count = (first_row + n_rows - 1) / group - tokens.first + 1;
+    if (threadIdx.x < tokens.count) {
+        shared.pos[threadIdx.x] = ints(a.pos)[tokens.first + threadIdx.x];
+        shared.seq[threadIdx.x] = ints(a.seq)[tokens.first + threadIdx.x];
     }
 #pragma unroll
     for (int i = 0; i < ROWS / ATTN_WARPS; i++) {
@@ -264,7 +263,7 @@ __device__ __forceinline__ Tile stage_tile(const Attn& a, SplitShared<HD, COLS>&
         if (lane == 0) shared.factor[row] = q ? undo * score_factor(a, ints(a.pos)[token]) : 0.f;
     }
     __syncthreads();
-    return tile;
+    return tokens;
 }
 
 template <int HD, int COLS>
@@ -276,28 +275,28 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
     const int n_cells = live_cells(a);
     const int n_chunks = (n_cells + CHUNK_CELLS - 1) / CHUNK_CELLS, n_left = n_chunks - split * ATTN_WARPS;
     if (n_rows <= 0 || (n_left <= 0 && n_split > 1)) return;
-    const Tile tile = stage_tile<HD, COLS>(a, shared, first_row, n_rows, warp, lane);
+    const int stride = n_split * ATTN_WARPS;
+    int chunk = split * ATTN_WARPS + warp, cell = chunk * CHUNK_CELLS + lane;
+    // Which cells are seen is asked a chunk ahead.
+    int cell_pos = cell < n_cells ? ints(a.cell_pos)[cell] : -1;
+    int cell_seq = cell < n_cells ? ints(a.cell_seq)[cell] : -1;
+    const Tokens tokens = stage_rows<HD, COLS>(a, shared, first_row, n_rows, warp, lane);
 
-    // This lane's rows g and g + 8: their tokens among the tile's, -1 for dead rows.
+    // This lane's rows g and g + 8: their tokens among the block's, -1 for dead rows.
     int token[2];
     float factor[2];
     for (int h = 0; h < 2; h++) {
         const int row = lane / 4 + 8 * h;
-        token[h] = row < n_rows ? (first_row + row) / group - tile.first_token : -1;
+        token[h] = row < n_rows ? (first_row + row) / group - tokens.first : -1;
         factor[h] = shared.factor[row];
     }
     const char* k = a.k.data + blockIdx.y / (HD / COLS) * HD * 2;
     const char* v = a.v.data + blockIdx.y * COLS * 2;
     Running run;
     float out[COLS / 8][4] = {};
-    const int stride = n_split * ATTN_WARPS;
-    int chunk = split * ATTN_WARPS + warp, cell = chunk * CHUNK_CELLS + lane;
-    // Which cells are seen is asked a chunk ahead.
-    int cell_pos = cell < n_cells ? ints(a.cell_pos)[cell] : -1;
-    int cell_seq = cell < n_cells ? ints(a.cell_seq)[cell] : -1;
     for (; chunk < n_chunks; chunk += stride) {
         uint32_t seen = 0, visible[2] = {0, 0};
-        for (int t = 0; t < tile.n_tokens; t++) {
+        for (int t = 0; t < tokens.count; t++) {
             const bool mine = sees(shared.pos[t], shared.seq[t], cell_pos, cell_seq, a.window);
             const uint32_t cells = __ballot_sync(ALL_LANES, mine);
             seen |= cells;

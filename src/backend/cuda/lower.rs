@@ -38,7 +38,12 @@ impl Rules for CudaRules {
     }
 
     fn packs_f16(&self, w: &Tensor, x: &Tensor) -> bool {
-        let n = x.n_values() / x.ne[0];
+        // Experts see the same tokens in every slot.
+        let n = if w.ne[2] > 1 {
+            x.ne[2]
+        } else {
+            x.n_values() / x.ne[0]
+        };
         !self.exact && w.dtype != DType::F32 && n > VEC_TOKENS
     }
 

@@ -160,3 +160,101 @@ fn prefill_shared_bytes(head_dim: usize) -> usize {
     let cells = if head_dim <= 128 { 64 } else { 32 };
     PREFILL_ROWS * head_dim * 4 + 2 * cells * (head_dim * 2 + 16)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Op;
+
+    fn tensor(dtype: DType, ne: [usize; 4]) -> Tensor {
+        Tensor {
+            name: String::new(),
+            dtype,
+            ne,
+            nb: Tensor::packed(dtype, ne),
+            live: None,
+            origin: Origin::Weight,
+            src: Vec::new(),
+        }
+    }
+
+    /// The answer for `n` tokens over `cells` of a cache of type `cache`.
+    fn answer(shape: AttnShape, cache: DType, n: usize, cells: usize) -> Option<Answer> {
+        let params = AttnParams {
+            scale: 1.0,
+            softcap: None,
+            window: Some(u32::MAX),
+            swa: false,
+            temperature: None,
+        };
+        let q = tensor(DType::F32, [shape.head_dim_k, shape.n_head, n, 1]);
+        let k = tensor(cache, [shape.head_dim_k * shape.n_head_kv, cells, 1, 1]);
+        let v = tensor(cache, [shape.head_dim_v * shape.n_head_kv, cells, 1, 1]);
+        let (ids, held) = (
+            tensor(DType::I32, [n, 1, 1, 1]),
+            tensor(DType::I32, [cells, 1, 1, 1]),
+        );
+        let dst = tensor(DType::F32, [shape.head_dim_v * shape.n_head, n, 1, 1]);
+        let node = Node {
+            op: Op::Attn(params, shape),
+            dst: &dst,
+            src: vec![&q, &k, &v, &ids, &ids, &held, &held],
+        };
+        attn(&node, &params, &shape)
+    }
+
+    fn llama_8b() -> AttnShape {
+        AttnShape {
+            head_dim_k: 128,
+            head_dim_v: 128,
+            n_head: 32,
+            n_head_kv: 8,
+        }
+    }
+
+    #[test]
+    fn decode_splits_the_kv_length_within_bounds() {
+        for (cells, n_split) in [(1, 1), (128, 1), (500, 4), (1 << 14, 33), (1 << 20, 33)] {
+            let answer = answer(llama_8b(), DType::F16, 1, cells).unwrap();
+            let split = &answer.kernels[0];
+            assert_eq!(split.entry, "attn_split_128");
+            assert_eq!(split.grid, [n_split, 8, 1], "{cells} cells");
+            assert_eq!(answer.kernels.len(), if n_split == 1 { 1 } else { 2 });
+            // (max, sum) and 128 columns of every head and split.
+            let shares = 32 * n_split as usize;
+            let bytes = (8 * shares).next_multiple_of(256) + 512 * shares;
+            assert_eq!(answer.scratch_bytes, if n_split == 1 { 0 } else { bytes });
+        }
+    }
+
+    #[test]
+    fn many_rows_prefill_and_few_split() {
+        let entry = |n| {
+            answer(llama_8b(), DType::F16, n, 4096).unwrap().kernels[0]
+                .entry
+                .clone()
+        };
+        assert_eq!(entry(8), "attn_split_128");
+        assert_eq!(entry(64), "attn_split_128");
+        assert_eq!(entry(512), "attn_prefill_128");
+    }
+
+    #[test]
+    fn what_tensor_cores_cannot_take_has_a_kernel_up_to_512_columns() {
+        let mut shape = llama_8b();
+        let entry = |s, cache| answer(s, cache, 2, 300).map(|a| a.kernels[0].entry.clone());
+        assert_eq!(entry(shape, DType::F32).as_deref(), Some("attn_any"));
+        shape.head_dim_v = 512;
+        assert_eq!(entry(shape, DType::F16).as_deref(), Some("attn_any"));
+        shape.head_dim_v = 513;
+        assert_eq!(entry(shape, DType::F16), None);
+    }
+
+    #[test]
+    fn shared_memory_fits_the_smallest_multiprocessor() {
+        // sm_86, sm_89 and sm_120 give a block 99 KiB.
+        for (head_dim, ..) in HEAD_DIMS {
+            assert!(prefill_shared_bytes(head_dim) <= 99 << 10, "{head_dim}");
+        }
+    }
+}

@@ -12,7 +12,7 @@ pub fn get_rows(node: &Node<'_>) -> Option<Answer> {
     let table = node.src[0];
     let args = [Arg::Dst, Arg::Src(0), Arg::Src(1)];
     if table.origin == Origin::Weight {
-        let entry = format!("get_rows_{}", table.dtype.name().to_lowercase());
+        let entry = format!("get_rows_{}", table.dtype.name());
         let grid = [n_rows(node.dst), 1, 1];
         return Some(
             Kernel::new(entry, grid, WEIGHT_ROW_THREADS)
@@ -78,7 +78,7 @@ mod tests {
             ..tensor([256, 1000, 1, 1])
         };
         let kernel = get_rows_of(&table).expect("every type of weights");
-        assert_eq!(kernel.entry, "get_rows_q4_k");
+        assert_eq!(kernel.entry, "get_rows_Q4_K");
         assert_eq!((kernel.grid, kernel.block), ([70_000, 1, 1], 128));
     }
 
