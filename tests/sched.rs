@@ -79,10 +79,10 @@ const CASES: &[Case] = &[
         lacks: |_| false,
     },
     Case {
-        name: "no TOP_K",
+        name: "no MOE_ROUTE",
         weight: |_, _| 1,
         cache: |_| 1,
-        lacks: |op| matches!(op, Op::TopK { .. }),
+        lacks: |op| matches!(op, Op::MoeRoute { .. }),
     },
     Case {
         name: "no ATTN",
@@ -203,12 +203,12 @@ fn glue_does_not_bounce() {
                 "feed-forward on the host" | "queries on the host" => {
                     assert_eq!(n, 2 * n_layer + 1, "{name}")
                 }
-                "no TOP_K" if dense => assert_eq!((n, refused), (1, 0), "{name}"),
-                "no TOP_K" => {
-                    // Probabilities go, ids come; the residual stream and its
+                "no MOE_ROUTE" if dense => assert_eq!((n, refused), (1, 0), "{name}"),
+                "no MOE_ROUTE" => {
+                    // Logits go, ids and weights come; the residual stream and its
                     // norm wait for the segment after it.
                     assert_eq!((n, n_borders), (2 * n_layer + 1, 4 * n_layer), "{name}");
-                    assert!(placed.refused.contains("TOP_K"));
+                    assert!(placed.refused.contains("MOE_ROUTE"));
                 }
                 "no ATTN" => {
                     assert_eq!(n, 2 * n_layer + 1, "{name}");

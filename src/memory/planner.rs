@@ -74,7 +74,6 @@ fn largest(most: usize, fits: &mut dyn FnMut(usize) -> Result<bool>) -> Result<u
 }
 
 /// What a session is about to evaluate, before anything is allocated.
-#[derive(Clone)]
 pub struct Setup<'a> {
     model: &'a Model,
     placement: &'a Placement,
@@ -84,6 +83,7 @@ pub struct Setup<'a> {
     n_ctx: usize,
     n_ubatch: usize,
     exact: bool,
+    graphs: Vec<Graph>,
 }
 
 impl<'a> Setup<'a> {
@@ -100,7 +100,7 @@ impl<'a> Setup<'a> {
         n_ubatch: usize,
         exact: bool,
     ) -> Result<Setup<'a>> {
-        Ok(Setup {
+        let setup = Setup {
             model,
             placement,
             overridden: placement.overridden(model.weight_names())?,
@@ -108,7 +108,22 @@ impl<'a> Setup<'a> {
             n_ctx,
             n_ubatch,
             exact,
-        })
+            graphs: Vec::new(),
+        };
+        setup.with_context(n_ctx)
+    }
+
+    /// The same with contexts of `n_ctx` tokens.
+    fn with_context(&self, n_ctx: usize) -> Result<Setup<'a>> {
+        let mut setup = Setup {
+            n_ctx,
+            n_ubatch: self.n_ubatch.min(n_ctx),
+            overridden: self.overridden.clone(),
+            graphs: Vec::new(),
+            ..*self
+        };
+        setup.graphs = setup.build_graphs()?;
+        Ok(setup)
     }
 
     /// The cache as graphs see it.
@@ -142,7 +157,11 @@ impl<'a> Setup<'a> {
     }
 
     /// The graphs of a whole ubatch and of a single token.
-    pub fn graphs(&self) -> Result<Vec<Graph>> {
+    pub fn graphs(&self) -> &[Graph] {
+        &self.graphs
+    }
+
+    fn build_graphs(&self) -> Result<Vec<Graph>> {
         let shape = self.cache_shape();
         let mut widths = vec![self.n_ubatch, 1];
         widths.dedup();
@@ -158,15 +177,14 @@ impl<'a> Setup<'a> {
     }
 
     /// The schedule with `n_offloaded` layers, the output included, on the device.
-    pub fn schedule(&self, n_offloaded: usize) -> Result<Schedule> {
-        let graphs = self.graphs()?;
-        Ok(Schedule::new(
+    pub fn schedule(&self, n_offloaded: usize) -> Schedule {
+        Schedule::new(
             self.placement.devices(),
             self.model.n_layer(),
             n_offloaded,
             self.overridden.clone(),
-            &graphs.iter().collect::<Vec<_>>(),
-        ))
+            &self.graphs.iter().collect::<Vec<_>>(),
+        )
     }
 
     /// Bytes that a schedule puts on the device beside the CPU. All graphs share
@@ -176,8 +194,8 @@ impl<'a> Setup<'a> {
         let Some(Device::Cuda(_)) = self.placement.offload else {
             return Ok(need);
         };
-        for graph in self.graphs()? {
-            let mut split = schedule.split(&graph)?;
+        for graph in &self.graphs {
+            let mut split = schedule.split(graph)?;
             split.segments.retain(|s| s.device == OFFLOAD);
             let mut weights = 0usize;
             for segment in split.segments {
@@ -195,7 +213,7 @@ impl<'a> Setup<'a> {
     }
 
     fn total(&self, n_offloaded: usize) -> Result<usize> {
-        Ok(self.need(&self.schedule(n_offloaded)?)?.total())
+        Ok(self.need(&self.schedule(n_offloaded))?.total())
     }
 
     /// The schedule that the user asked for, or with all that fits into
@@ -214,7 +232,7 @@ impl<'a> Setup<'a> {
                 layers_that_fit(most, budget, &mut |n| self.total(n))?
             }
         };
-        let schedule = self.schedule(n_offloaded)?;
+        let schedule = self.schedule(n_offloaded);
         let need = self.need(&schedule)?;
         if need.total() > free {
             let flags = self.flags_that_fit(n_offloaded, free)?;
@@ -227,16 +245,9 @@ impl<'a> Setup<'a> {
     fn flags_that_fit(&self, n_offloaded: usize, free: usize) -> Result<Vec<String>> {
         let fewer = n_offloaded.saturating_sub(1);
         let n = layers_that_fit(fewer, free, &mut |n| self.total(n))?;
-        let with_context = |n_ctx| {
-            let n_ubatch = self.n_ubatch.min(n_ctx);
-            let shorter = Setup {
-                n_ctx,
-                n_ubatch,
-                ..self.clone()
-            };
-            shorter.total(n_offloaded)
-        };
-        let n_ctx = context_that_fits(self.n_ctx, free, &mut { with_context })?;
+        let n_ctx = context_that_fits(self.n_ctx, free, &mut |n_ctx| {
+            self.with_context(n_ctx)?.total(n_offloaded)
+        })?;
         let mut flags = vec![format!("-ngl {n}")];
         flags.extend(n_ctx.map(|n_ctx| format!("-c {n_ctx}")));
         Ok(flags)

@@ -93,7 +93,7 @@ impl Devices {
             load,
             kv_bytes: bytes.iter().sum(),
         };
-        devices.prepare(&setup.graphs()?, need.weights, progress)?;
+        devices.prepare(setup.graphs(), need.weights, progress)?;
         Ok(devices)
     }
 

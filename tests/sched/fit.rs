@@ -29,7 +29,7 @@ fn needs_grow_with_layers_up_to_one_segment() {
         let most = model.n_layer() + 1;
         let mut before = 0;
         for n in 0..=most {
-            let schedule = setup.schedule(n).expect("a schedule");
+            let schedule = setup.schedule(n);
             assert_eq!(schedule.refused().next(), None, "{name}");
             let need = setup.need(&schedule).expect("sizes");
             assert!(need.total() > before || n == 0, "{name}: {n} layers");
@@ -37,8 +37,8 @@ fn needs_grow_with_layers_up_to_one_segment() {
             let caches = setup.cache_bytes();
             let held = caches.len() - 2 * n.saturating_sub(1).min(model.n_layer());
             assert_eq!(need.kv, caches[held..].iter().sum::<usize>(), "{name}");
-            for graph in setup.graphs().expect("graphs") {
-                let split = schedule.split(&graph).expect("splits");
+            for graph in setup.graphs() {
+                let split = schedule.split(graph).expect("splits");
                 let wanted = if n == 0 || n == most { 1 } else { 2 };
                 assert_eq!(split.segments.len(), wanted, "{name}: {n} layers");
             }
@@ -52,7 +52,7 @@ fn auto_takes_what_fits_and_numbers_are_errors_beyond_it() {
         let auto = gpu(GpuLayers::Auto);
         let auto = setup(&model, &auto, 64);
         let need = |n| {
-            let schedule = auto.schedule(n).expect("a schedule");
+            let schedule = auto.schedule(n);
             auto.need(&schedule).expect("sizes").total()
         };
         let most = model.n_layer() + 1;
@@ -70,8 +70,8 @@ fn auto_takes_what_fits_and_numbers_are_errors_beyond_it() {
         let given = gpu(GpuLayers::Count(most));
         let given = setup(&model, &given, 64);
         assert!(given.fit(Some(need(most))).is_ok(), "{name}");
-        let error = given.fit(Some(need(most) - 1)).err();
-        let error = error.expect("too large");
+        let error = given.fit(Some(need(most) - 1));
+        let error = error.expect_err("too large");
         assert!(matches!(error, Error::DoesNotFit(_)));
         let text = error.to_string();
         let flag = format!("give -ngl {}", most - 1);
@@ -85,11 +85,11 @@ fn a_shorter_context_is_proposed_where_it_helps() {
     let given = gpu(GpuLayers::All);
     let total = |n_ctx| {
         let setup = setup(&model, &given, n_ctx);
-        let schedule = setup.schedule(usize::MAX).expect("a schedule");
+        let schedule = setup.schedule(usize::MAX);
         setup.need(&schedule).expect("sizes").total()
     };
     let long = setup(&model, &given, 1 << 17);
-    let error = long.fit(Some(total(8192))).err().expect("too large");
+    let error = long.fit(Some(total(8192))).expect_err("too large");
     let text = error.to_string();
     assert!(text.ends_with(" or -c 8192"), "{text}");
 }

@@ -21,7 +21,7 @@ pub struct Rules<'a> {
 pub struct Placed {
     /// By tensor; of leaves and views it means nothing.
     pub device_of: Vec<usize>,
-    /// What runs on the CPU only for want of a kernel, as `TOP_K` or `MUL_MAT of Q3_K`.
+    /// What runs on the CPU only for want of a kernel, as `ATTN` or `MUL_MAT of Q3_K`.
     pub refused: BTreeSet<String>,
 }
 
