@@ -45,8 +45,8 @@ const OWN: &[(&str, &str)] = &[
         "int cuModuleGetFunction(void **f, void *m, const char *name) { *f = (void *)1; return strcmp(name, \"broken\") ? 500 : 0; }\n",
     ),
     (
-        "cuLaunchKernel",
-        "int cuLaunchKernel(void *f) { return 700; }\n",
+        "cuLaunchKernelEx",
+        "int cuLaunchKernelEx(void *f) { return 700; }\n",
     ),
     (
         "cuStreamEndCapture",
