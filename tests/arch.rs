@@ -1,12 +1,19 @@
 //! Every supported architecture against exact logits (`tests/data/arch`, tiny
-//! models with random weights; see `tests/data/README.md`).
+//! models with random weights; see `tests/data/README.md`), on the CPU and, where there
+//! is a GPU, with all layers, one and half of them on it, within the same bounds.
 
+#[allow(dead_code, reason = "shared with other tests")]
 mod common;
+#[path = "common/cuda.rs"]
+mod cuda;
 
-use common::{all_logits, data, params, session};
-use libtest_mimic::{Arguments, Failed, Trial};
+use common::{all_logits, data, params};
+use cuda::{Layers, Trials};
+use libtest_mimic::{Arguments, Failed};
 use serde_json::Value;
 use std::path::Path;
+
+type Check = fn(&Case, Layers) -> Result<(), Failed>;
 
 struct Case {
     file: std::path::PathBuf,
@@ -58,16 +65,16 @@ fn wanted(case: &Case, all: &[Vec<f32>]) -> Vec<Vec<f32>> {
 
 /// `--exact`: f32 throughout, so only the order of sums differs from the exact
 /// values: 1e-5 is what the project promises, some 1e-10 what is seen.
-fn exact(case: &Case) -> Result<(), Failed> {
-    let mut s = session(&case.file, params(320, 512, true));
+fn exact(case: &Case, layers: Layers) -> Result<(), Failed> {
+    let mut s = layers.session(&case.file, params(320, 512, true))?;
     let got = wanted(case, &all_logits(&mut s, &case.tokens)).concat();
     let err = nmse(&got, &case.logits.concat());
     check(err <= 1e-5, format!("NMSE {err:.2e}"))
 }
 
 /// 8-bit activations: at most twice the peer's median error.
-fn default(case: &Case) -> Result<(), Failed> {
-    let mut s = session(&case.file, params(320, 512, false));
+fn default(case: &Case, layers: Layers) -> Result<(), Failed> {
+    let mut s = layers.session(&case.file, params(320, 512, false))?;
     let got = wanted(case, &all_logits(&mut s, &case.tokens));
     let mut errors: Vec<f64> = got
         .iter()
@@ -87,16 +94,17 @@ fn default(case: &Case) -> Result<(), Failed> {
 
 /// Widths 1, 7 and 512 give the same logits: 1e-8 with an f32 cache; 1e-6 with
 /// an F16 cache, where a last-bit difference may round to another half.
-fn widths(case: &Case, exact: bool) -> Result<(), Failed> {
-    let run = |n_ubatch| {
+fn widths(case: &Case, layers: Layers, exact: bool) -> Result<(), Failed> {
+    let run = |n_ubatch| -> llama_rs::Result<Vec<f32>> {
         let mut p = params(320, n_ubatch, exact);
         p.exact_activations = true;
-        all_logits(&mut session(&case.file, p), &case.tokens).concat()
+        let mut s = layers.session(&case.file, p)?;
+        Ok(all_logits(&mut s, &case.tokens).concat())
     };
-    let whole = run(512);
+    let whole = run(512)?;
     let bound = if exact { 1e-8 } else { 1e-6 };
     for n_ubatch in [1, 7] {
-        let err = nmse(&run(n_ubatch), &whole);
+        let err = nmse(&run(n_ubatch)?, &whole);
         check(err <= bound, format!("-ub {n_ubatch}: NMSE {err:.2e}"))?;
     }
     Ok(())
@@ -111,6 +119,7 @@ fn check(ok: bool, text: String) -> Result<(), Failed> {
 
 fn main() {
     let args = Arguments::from_args();
+    let gpu = Trials::new();
     let mut trials = Vec::new();
     for entry in std::fs::read_dir(data().join("arch")).expect("tests/data/arch") {
         let path = entry.expect("an entry").path();
@@ -123,15 +132,22 @@ fn main() {
             .to_string_lossy()
             .to_string();
         let case = std::sync::Arc::new(read(&path));
-        let mut add = |kind: &str, f: fn(&Case) -> Result<(), Failed>| {
-            let case = case.clone();
-            trials.push(Trial::test(format!("{name}::{kind}"), move || f(&case)));
-        };
-        add("exact", exact);
-        add("default", default);
-        add("widths_exact", |case| widths(case, true));
-        add("widths_f16_cache", |case| widths(case, false));
+        let kinds: [(&str, Check); 4] = [
+            ("exact", exact),
+            ("default", default),
+            ("widths_exact", |case, layers| widths(case, layers, true)),
+            ("widths_f16_cache", |case, layers| {
+                widths(case, layers, false)
+            }),
+        ];
+        for (layers, place) in Layers::ALL {
+            for (kind, check) in kinds {
+                let case = case.clone();
+                let name = format!("{name}::{place}{kind}");
+                trials.push(gpu.trial(name, layers, move || check(&case, layers)));
+            }
+        }
     }
-    assert!(trials.len() >= 4 * 12, "the fixtures are there");
+    assert!(trials.len() >= 16 * 12, "the fixtures are there");
     libtest_mimic::run(&args, trials).exit();
 }

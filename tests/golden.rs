@@ -1,11 +1,16 @@
 //! The real models against exact values (`tests/data/golden`): token ids,
 //! log-probabilities, greedy choice. The model files are fetched by
-//! `scripts/get-model.sh`; a missing one is reported as ignored.
+//! `scripts/get-model.sh`; a missing one is reported as ignored. Where there is a GPU,
+//! the same with all layers, one and half of them on it.
 
+#[allow(dead_code, reason = "shared with other tests")]
 mod common;
+#[path = "common/cuda.rs"]
+mod cuda;
 
-use common::{all_logits, data, params, session};
-use libtest_mimic::{Arguments, Failed, Trial};
+use common::{all_logits, data, params};
+use cuda::{Layers, Trials};
+use libtest_mimic::{Arguments, Failed};
 use llama_rs::gguf::Gguf;
 use llama_rs::tokenizer::{EncodeOptions, Tokenizer};
 use serde_json::Value;
@@ -21,7 +26,7 @@ const EXACT: f64 = 0.002;
 /// Logit margin above which the greedy choice must agree.
 const CLEAR_GAP: f64 = 0.5;
 
-type Check = fn(&Golden) -> Result<(), Failed>;
+type Check = fn(&Golden, Layers) -> Result<(), Failed>;
 
 struct Golden {
     model: PathBuf,
@@ -53,9 +58,14 @@ fn logprob(row: &[f32], id: u32) -> Result<f64, Failed> {
 }
 
 /// Differences of the exact top-3 log-probabilities over a prompt's positions.
-fn differences(g: &Golden, prompt: &Value, exact: bool) -> Result<Vec<f64>, Failed> {
+fn differences(
+    g: &Golden,
+    layers: Layers,
+    prompt: &Value,
+    exact: bool,
+) -> Result<Vec<f64>, Failed> {
     let tokens = ids(&prompt["tokens"]);
-    let mut s = session(&g.model, params(tokens.len(), 512, exact));
+    let mut s = layers.session(&g.model, params(tokens.len(), 512, exact))?;
     let rows = all_logits(&mut s, &tokens);
     let positions = ids(&prompt["positions"]);
     let mut diffs = Vec::new();
@@ -79,7 +89,7 @@ fn prompts(g: &Golden) -> impl Iterator<Item = (&String, &Value)> {
     g.values["prompts"].as_object().expect("prompts").iter()
 }
 
-fn tokens(g: &Golden) -> Result<(), Failed> {
+fn tokens(g: &Golden, _: Layers) -> Result<(), Failed> {
     let gguf = Gguf::open(&g.model, true)?;
     let tokenizer = Tokenizer::from_meta(&gguf.meta)?;
     let opts = EncodeOptions {
@@ -95,10 +105,10 @@ fn tokens(g: &Golden) -> Result<(), Failed> {
     Ok(())
 }
 
-fn default(g: &Golden) -> Result<(), Failed> {
+fn default(g: &Golden, layers: Layers) -> Result<(), Failed> {
     let mut pooled = Vec::new();
     for (name, p) in prompts(g) {
-        let diffs = differences(g, p, false)?;
+        let diffs = differences(g, layers, p, false)?;
         let peer = p["peer_mean_abs_dlogprob_top3"].as_f64().expect("a number");
         check(name, mean(&diffs), ONE_PROMPT * peer)?;
         pooled.extend(diffs);
@@ -109,9 +119,9 @@ fn default(g: &Golden) -> Result<(), Failed> {
     check("pooled", mean(&pooled), POOLED * peer)
 }
 
-fn exact(g: &Golden) -> Result<(), Failed> {
+fn exact(g: &Golden, layers: Layers) -> Result<(), Failed> {
     for (name, p) in prompts(g) {
-        check(name, mean(&differences(g, p, true)?), EXACT)?;
+        check(name, mean(&differences(g, layers, p, true)?), EXACT)?;
     }
     Ok(())
 }
@@ -127,12 +137,12 @@ fn check(name: &str, got: f64, bound: f64) -> Result<(), Failed> {
 }
 
 /// Fed the exact continuation, the top choice agrees at every clear step.
-fn greedy(g: &Golden) -> Result<(), Failed> {
+fn greedy(g: &Golden, layers: Layers) -> Result<(), Failed> {
     for (name, p) in prompts(g) {
         let prompt = ids(&p["tokens"]);
         let (greedy, gaps) = (ids(&p["greedy"]), floats(&p["greedy_gap"]));
         let all = [prompt.as_slice(), &greedy].concat();
-        let mut s = session(&g.model, params(all.len(), 512, false));
+        let mut s = layers.session(&g.model, params(all.len(), 512, false))?;
         let rows = all_logits(&mut s, &all);
         for (i, (&want, &gap)) in greedy.iter().zip(&gaps).enumerate() {
             let row = &rows[prompt.len() - 1 + i];
@@ -154,6 +164,7 @@ fn main() {
         std::env::var_os("LLAMA_RS_TEST_MODELS").map(PathBuf::from),
         Some(root.join("models")),
     ];
+    let gpu = Trials::new();
     let mut trials = Vec::new();
     for entry in std::fs::read_dir(data().join("golden")).expect("tests/data/golden") {
         let path = entry.expect("an entry").path();
@@ -176,10 +187,21 @@ fn main() {
             ("exact", exact),
             ("greedy", greedy),
         ];
-        for (kind, f) in kinds {
-            let golden = golden.clone();
-            let trial = Trial::test(format!("{file}::{kind}"), move || f(&golden));
-            trials.push(trial.with_ignored_flag(missing));
+        for (layers, place) in Layers::ALL {
+            for (kind, check) in kinds {
+                // Token ids are no matter of devices.
+                if kind == "tokens" && layers != Layers::Cpu {
+                    continue;
+                }
+                let golden = golden.clone();
+                let name = format!("{file}::{place}{kind}");
+                let trial = gpu.trial(name, layers, move || check(&golden, layers));
+                // Without this, the trial says itself whether it is ignored.
+                trials.push(match missing {
+                    true => trial.with_ignored_flag(true),
+                    false => trial,
+                });
+            }
         }
     }
     libtest_mimic::run(&args, trials).exit();
