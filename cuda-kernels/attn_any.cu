@@ -90,6 +90,7 @@ __device__ __forceinline__ void walk(const Attn& a, const float* q, int token, i
 
 extern "C" __global__ void __launch_bounds__(ATTN_THREADS)
     attn_any(ATTN_PARAMS, int n_split, float2* parts, float* part_out) {
+    start();
     __shared__ float max_of[ATTN_WARPS], sum_of[ATTN_WARPS];
     const Attn a = ATTN_STRUCT;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;

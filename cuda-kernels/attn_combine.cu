@@ -8,6 +8,7 @@
 extern "C" __global__ void __launch_bounds__(ATTN_THREADS)
     attn_combine(View dst, View q, View pos, View cell_pos, int head_dim_v, int n_split, const float2* parts,
                  const float* part_out) {
+    start();
     __shared__ float weight[ATTN_THREADS];
     const int token = blockIdx.y, head = blockIdx.x, i = threadIdx.x;
     if (token >= min(dim(q, 2), dim(pos, 0))) return;

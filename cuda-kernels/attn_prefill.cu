@@ -271,6 +271,7 @@ __device__ __forceinline__ void attn_prefill(const Attn& a) {
 
 #define ATTN_PREFILL(HD, BLOCKS)                                                                             \
     extern "C" __global__ void __launch_bounds__(ATTN_THREADS, BLOCKS) attn_prefill_##HD(ATTN_PARAMS) {      \
+        start();                                                            \
         attn_prefill<HD>(ATTN_STRUCT);                                                                       \
     }
 

@@ -21,6 +21,30 @@ static_assert(sizeof(View) == 72, "the host packs this struct");
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
+// Kernels of a graph are launched as dependents of the one before (sm_90 and later): a
+// block may start while that one still runs, and waits here until all of it is done
+// and seen. Every block of every kernel does so before it reads what another kernel
+// writes, overwrites what one reads, or ends: otherwise the kernel after it would start
+// too early. Weights, and the live counts, which go up before the first kernel, may be
+// read earlier.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+__device__ __forceinline__ void wait_for_inputs() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// Both, for kernels that have nothing to do before.
+__device__ __forceinline__ void start() {
+    let_next_start();
+    wait_for_inputs();
+}
+
 // Length of dimension `d`, cut to the live count of this step.
 __device__ __forceinline__ int dim(const View& v, int d) {
     int n = v.ne[d];

@@ -68,6 +68,7 @@ __device__ __forceinline__ void moe_route(const View& dst, const View& logits, i
 
 #define MOE_ROUTE(n)                                                                              \
     extern "C" __global__ void moe_route_##n(View dst, View logits, int n_used, int norm) {       \
+        start();                                                            \
         moe_route<n>(dst, logits, n_used, norm);                                                  \
     }
 
@@ -77,6 +78,7 @@ MOE_ROUTE(16)
 MOE_ROUTE(32)
 
 extern "C" __global__ void moe_sum(View dst, View y, View weights, View b, int lanes) {
+    start();
     const Place p = place(lanes);
     const int n = dim(dst, 1), m = dst.ne[0], n_used = y.ne[1];
     if (p.row >= n) return;

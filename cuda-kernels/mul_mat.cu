@@ -29,6 +29,7 @@ __device__ __forceinline__ void mul_mat(const View& w, const View& x, const View
     extern "C" __global__ void __launch_bounds__(MM_THREADS, 2)                                              \
         mul_mat_##T(const __grid_constant__ View w, const __grid_constant__ View x,                          \
                     const __grid_constant__ View b, const __grid_constant__ View y) {                        \
+        start();                                                            \
         __shared__ __align__(128) char shared[STAGES * STAGE_BYTES];                                         \
         mul_mat<T>(w, x, b, y, shared);                                                                      \
     }
@@ -38,6 +39,7 @@ FOR_EACH_TYPE(ENTRY)
 //   grid = (rows); blocks of 256 threads, each row in one block
 extern "C" __global__ void __launch_bounds__(256)
     pack_f16(const __grid_constant__ View y, const __grid_constant__ View x) {
+    start();
     const RowIndex at = row_index(x, blockIdx.x);
     if (!is_live(x, at)) return;
     const float* from = row_of<float>(x, at.i1, at.i2, at.i3);

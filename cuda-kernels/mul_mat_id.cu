@@ -21,6 +21,7 @@ __device__ __forceinline__ int* tiles_of(char* scratch, int n_pairs) { return pa
 // lists the pairs of its experts in rising order, so the lists are the same every time.
 extern "C" __global__ void __launch_bounds__(1024)
     moe_bucket(const __grid_constant__ View ids, int n_expert, char* scratch) {
+    start();
     __shared__ int first[MAX_EXPERTS + 1], first_tile[MAX_EXPERTS + 1];
     const int n_used = ids.ne[0], n_pairs = n_used * dim(ids, 1);
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -99,6 +100,7 @@ __device__ __forceinline__ void mul_mat_id(const View& w, const View& x, const V
     extern "C" __global__ void __launch_bounds__(MM_THREADS, 2)                                              \
         mul_mat_id_##T(const __grid_constant__ View w, const __grid_constant__ View x,                       \
                        const __grid_constant__ View y, char* scratch) {                                      \
+        start();                                                            \
         __shared__ __align__(128) char shared[STAGES * STAGE_BYTES];                                         \
         mul_mat_id<T>(w, x, y, scratch, shared);                                                             \
     }

@@ -11,24 +11,31 @@ constexpr int STAGED = 19968;
 // Row padding that puts the 16-byte reads of neighbouring columns on different banks.
 constexpr int PAD = 32;
 
-// x[first .. first + count) of every column to shared memory, zeros beyond k.
+// x[first .. first + count) of every column to shared memory, zeros beyond k. Several
+// loads are under way at once: with one at a time their latency would add up.
 __device__ __forceinline__ void stage(const VecJob& job, const Columns& at, half* xs, int stride, int first,
                                       int count) {
+    constexpr int AHEAD = 4;
     const int k = job.x.ne[0];
     for (int col = 0; col < at.n; col++) {
         const float* x = at.x(job, col) + first;
-        const bool wide = ((uintptr_t)x & 15) == 0;
-        for (int i = threadIdx.x * 4; i < count; i += VEC_THREADS * 4) {
-            float4 v;
-            if (wide && first + i + 4 <= k) {
-                v = *(const float4*)(x + i);
-            } else {
-                v.x = first + i < k ? x[i] : 0.f;
-                v.y = first + i + 1 < k ? x[i + 1] : 0.f;
-                v.z = first + i + 2 < k ? x[i + 2] : 0.f;
-                v.w = first + i + 3 < k ? x[i + 3] : 0.f;
+        half* to = xs + col * stride;
+        if (((uintptr_t)x & 15) == 0 && first + count <= k) {
+            for (int i0 = threadIdx.x * 4; i0 < count; i0 += VEC_THREADS * 4 * AHEAD) {
+                float4 v[AHEAD];
+#pragma unroll
+                for (int j = 0; j < AHEAD; j++) {
+                    const int i = i0 + j * VEC_THREADS * 4;
+                    if (i < count) v[j] = *(const float4*)(x + i);
+                }
+#pragma unroll
+                for (int j = 0; j < AHEAD; j++) {
+                    const int i = i0 + j * VEC_THREADS * 4;
+                    if (i < count) *(uint2*)(to + i) = make_uint2(to_act2(v[j].x, v[j].y), to_act2(v[j].z, v[j].w));
+                }
             }
-            *(uint2*)(xs + col * stride + i) = make_uint2(to_act2(v.x, v.y), to_act2(v.z, v.w));
+        } else {
+            for (int i = threadIdx.x; i < count; i += VEC_THREADS) to[i] = to_act(first + i < k ? x[i] : 0.f);
         }
     }
 }
@@ -38,8 +45,10 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
     constexpr int STEP = T::UNITS * UNIT;
     const int n_units = (job.w.ne[0] + UNIT - 1) / UNIT, n_steps = (n_units + T::UNITS - 1) / T::UNITS;
     const size_t tile_bytes = row_tile_bytes<T>(n_units);
+    let_next_start();
+    if (job.ids.data) wait_for_inputs();
     const Columns at(job, tile_bytes);
-    if (at.n == 0) return;
+    if (at.n == 0) return wait_for_inputs();
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, c = lane % 4;
     const int split = job.split, part = warp % split;
     const int tile0 = block * (VEC_WARPS / split), tile = tile0 + warp / split;
@@ -55,9 +64,12 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
             const uint8_t* w = (matrix ? at.w2 : at.w) + tile * tile_bytes;
             T::load(st, w, first + part + i * split, n_units, lane);
         };
-        // The first weights are under way while x is staged.
+        // The first weights are under way while x is waited for and staged.
         if (count > 0) load(cur, 0, 0);
-        if (first > 0) __syncthreads();
+        if (first > 0)
+            __syncthreads();
+        else
+            wait_for_inputs();
         stage(job, at, xs, stride, first * STEP, left * STEP);
         __syncthreads();
         walk<T>(count, at.w2, cur, load, [&](auto matrix, int i, const typename T::Step& st) {

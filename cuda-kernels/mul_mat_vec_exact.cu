@@ -12,8 +12,10 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, floa
     const int k = job.w.ne[0];
     const int n_units = (k + UNIT - 1) / UNIT, n_steps = (n_units + T::UNITS - 1) / T::UNITS;
     const size_t tile_bytes = row_tile_bytes<T>(n_units);
+    let_next_start();
+    if (job.ids.data) wait_for_inputs();
     const Columns at(job, tile_bytes);
-    if (at.n == 0) return;
+    if (at.n == 0) return wait_for_inputs();
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, c = lane % 4;
     const int split = job.split, part = warp % split;
     const int tile0 = block * (VEC_WARPS / split), tile = tile0 + warp / split;
@@ -30,7 +32,10 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, floa
             T::load(st, w, first + part + i * split, n_units, lane);
         };
         if (count > 0) load(cur, 0, 0);
-        if (first > 0) __syncthreads();
+        if (first > 0)
+            __syncthreads();
+        else
+            wait_for_inputs();
         for (int col = 0; col < at.n; col++)
             for (int i = threadIdx.x; i < left * STEP; i += VEC_THREADS)
                 xs[col * stride + i] = first * STEP + i < k ? at.x(job, col)[first * STEP + i] : 0.f;

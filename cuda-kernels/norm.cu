@@ -119,10 +119,12 @@ __device__ __forceinline__ void soft_max(const View& dst, const View& src, float
 #define ROW_KERNELS(G, suffix)                                                                      \
     extern "C" __global__ void __launch_bounds__(1024)                                              \
         rms_norm_##suffix(View dst, View x, View weight, float eps) {                               \
+        start();                                                            \
         rms_norm<G>(dst, x, weight, eps);                                                           \
     }                                                                                               \
-    extern "C" __global__ void norm_##suffix(View dst, View x, float eps) { norm<G>(dst, x, eps); } \
+    extern "C" __global__ void norm_##suffix(View dst, View x, float eps) { start(); norm<G>(dst, x, eps); } \
     extern "C" __global__ void soft_max_##suffix(View dst, View x, float factor) {                  \
+        start();                                                            \
         soft_max<G>(dst, x, factor);                                                                \
     }
 

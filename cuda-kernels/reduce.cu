@@ -15,6 +15,7 @@
 #include "top_k.cuh"
 
 extern "C" __global__ void argmax_rows(View dst, View x) {
+    start();
     const int r = blockIdx.x;
     if (r >= dim(x, 1)) return;
     const float* row = row_of<const float>(x, r);
@@ -27,6 +28,7 @@ extern "C" __global__ void argmax_rows(View dst, View x) {
 
 // grid = rows * parts
 extern "C" __global__ void argmax_parts(View x, uint64_t* partial, int parts) {
+    start();
     const int r = blockIdx.x / parts, part = blockIdx.x % parts;
     if (r >= dim(x, 1)) return;
     const float* row = row_of<const float>(x, r);
@@ -40,6 +42,7 @@ extern "C" __global__ void argmax_parts(View x, uint64_t* partial, int parts) {
 
 // grid = rows, one warp a block
 extern "C" __global__ void argmax_merge(View dst, View x, const uint64_t* partial, int parts) {
+    start();
     const int r = blockIdx.x;
     if (r >= dim(x, 1)) return;
     uint64_t best = NO_KEY;
@@ -70,7 +73,7 @@ __device__ __forceinline__ void top_k_warp(const View& dst, const View& x) {
 }
 
 #define TOP_K(n) \
-    extern "C" __global__ void top_k_##n(View dst, View x) { top_k_warp<n>(dst, x); }
+    extern "C" __global__ void top_k_##n(View dst, View x) { start(); top_k_warp<n>(dst, x); }
 
 TOP_K(4)
 TOP_K(8)
@@ -141,6 +144,7 @@ __device__ void sort_keys(uint64_t* keys, int width) {
 
 // Keys at or above the count-th are gathered in any order, then sorted.
 extern "C" __global__ void top_k_any(View dst, View x, uint64_t* kept, int width) {
+    start();
     __shared__ int n_kept;
     uint64_t* keys = kept + (long long)blockIdx.x * width;
     const int k = dim(x, 0), count = dst.ne[0];
@@ -178,11 +182,12 @@ __device__ __forceinline__ void sum_rows(const View& dst, const View& x, int mea
     if (G::index() == 0) *row_of<float>(dst, at.i1, at.i2, at.i3) = (float)(mean ? sum / k : sum);
 }
 
-extern "C" __global__ void sum_rows_warp(View dst, View x, int mean) { sum_rows<WarpRow>(dst, x, mean); }
-extern "C" __global__ void sum_rows_block(View dst, View x, int mean) { sum_rows<BlockRow>(dst, x, mean); }
+extern "C" __global__ void sum_rows_warp(View dst, View x, int mean) { start(); sum_rows<WarpRow>(dst, x, mean); }
+extern "C" __global__ void sum_rows_block(View dst, View x, int mean) { start(); sum_rows<BlockRow>(dst, x, mean); }
 
 // Each thread sums 4 neighbours; warps, then the block, add what lies before them.
 extern "C" __global__ void cumsum(View dst, View x) {
+    start();
     __shared__ double totals[WARP];
     const RowIndex at = row_index(dst, blockIdx.x);
     if (!is_live(dst, at)) return;

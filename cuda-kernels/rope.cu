@@ -5,6 +5,7 @@
 #include "jobs.cuh"
 
 extern "C" __global__ void head_rows(const __grid_constant__ Jobs<HeadRows> jobs) {
+    start();
     int block;
     const HeadRows& p = jobs.job[my_job(jobs, block)];
     const long long r = (long long)block * (blockDim.x / WARP) + threadIdx.x / WARP;

@@ -202,8 +202,8 @@ impl Launch {
                 stream,
                 self.function,
                 self.grid,
-                self.block,
-                self.shared_bytes,
+                (self.block, self.shared_bytes),
+                true,
                 &mut params,
             )
         };

@@ -9,7 +9,8 @@ use super::stream::Stream;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute as Attribute, CUfunction,
-    CUfunction_attribute_enum as FunctionAttribute, CUmodule, CUresult,
+    CUfunction_attribute_enum as FunctionAttribute, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchConfig, CUmodule, CUresult,
 };
 use std::collections::HashMap;
 use std::ffi::{CString, c_void};
@@ -185,36 +186,50 @@ impl Context {
         check(result, "shared memory of a kernel")
     }
 
-    /// Launches `function` on `stream` with `grid` blocks of `block` threads.
+    /// Launches `function` on `stream` with `grid` blocks of `block` threads. A
+    /// `dependent` one may start before what is on the stream is done, and waits for it
+    /// itself (`cuda-kernels/common.cuh`); GPUs before sm_90 start it afterwards.
     ///
     /// # Safety
     /// `params` points to one value for each parameter of the kernel, in order and of
     /// its size; the driver copies them before this returns. What the kernel reads and
     /// writes stays allocated until `stream` is past the launch. `function` and
-    /// `stream` are of this context.
+    /// `stream` are of this context. A `dependent` kernel calls `start`.
     pub unsafe fn launch(
         &self,
         stream: &Stream,
         function: Function,
         grid: [u32; 3],
-        block: u32,
-        shared_bytes: u32,
+        (block, shared_bytes): (u32, u32),
+        dependent: bool,
         params: &mut [*mut c_void],
     ) -> Result<()> {
         self.make_current()?;
         let [x, y, z] = grid;
-        // SAFETY: the caller's promise.
+        let mut serialization = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            // SAFETY: a union of plain numbers.
+            ..unsafe { std::mem::zeroed() }
+        };
+        serialization.value.programmaticStreamSerializationAllowed = 1;
+        let early = dependent && self.info.compute_capability >= (9, 0);
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared_bytes,
+            hStream: stream.raw(),
+            attrs: &mut serialization,
+            numAttrs: u32::from(early),
+        };
+        // SAFETY: the caller's promise; the attribute outlives the call.
         let result = unsafe {
-            sys::cuLaunchKernel(
+            sys::cuLaunchKernelEx(
+                &config,
                 function.0,
-                x,
-                y,
-                z,
-                block,
-                1,
-                1,
-                shared_bytes,
-                stream.raw(),
                 params.as_mut_ptr(),
                 std::ptr::null_mut(),
             )

@@ -195,8 +195,8 @@ unsafe fn rearrange(stream: &Stream, launch: &Rearrange, src: u64, dst: u64) -> 
             stream,
             function,
             [launch.grid, 1, 1],
-            launch.block,
-            0,
+            (launch.block, 0),
+            false,
             &mut params,
         )
     }

@@ -199,6 +199,7 @@ mod tests {
             op: Op::Attn(params, shape),
             dst: &dst,
             src: vec![&q, &k, &v, &ids, &ids, &held, &held],
+            exact: false,
         };
         attn(&node, &params, &shape)
     }

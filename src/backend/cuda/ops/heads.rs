@@ -99,6 +99,7 @@ mod tests {
                 op: Op::HeadRows(h),
                 dst: &x,
                 src: vec![&x; 8],
+                exact: false,
             };
             let kernel = head_rows(&node, &h).expect("always supported").kernels;
             let args = &kernel[0].args;

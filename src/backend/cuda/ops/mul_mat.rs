@@ -13,9 +13,11 @@ const VEC_WARPS: usize = 8;
 /// Rows and columns of a matrix-matrix block.
 const MM_ROWS: usize = 128;
 const MM_COLUMNS: usize = 64;
-/// Warps that keep a large GPU's memory busy (132 SMs with 16 warps each).
-const WARPS_WANTED: usize = 2048;
-/// As the kernel's shared memory allows with 8 columns: see `STAGED` there.
+/// Warps that run at once on a large GPU (132 SMs with 16 each): more come in a second
+/// round that fills only a part of it.
+const MOST_WARPS: usize = 132 * 16;
+/// As the kernel's shared memory allows with 8 columns: see `STAGED` there. Steps of F32
+/// weights are short.
 const MOST_SPLIT: usize = 8;
 const MOST_SPLIT_EXACT: usize = 4;
 /// Largest y and z dimension of a grid, rounded down to a handy number.
@@ -69,7 +71,8 @@ fn vec(node: &Node<'_>, job: &Job) -> Option<Answer> {
     };
     let exact = node.exact || w.dtype == DType::F32;
     let (entry, most) = match exact {
-        true => ("mul_mat_vec_exact", MOST_SPLIT_EXACT),
+        true if w.dtype != DType::F32 => ("mul_mat_vec_exact", MOST_SPLIT_EXACT),
+        true => ("mul_mat_vec_exact", MOST_SPLIT),
         false => ("mul_mat_vec", MOST_SPLIT),
     };
     let tiles = w.ne[1].div_ceil(TILE_ROWS);
@@ -96,10 +99,10 @@ fn vec(node: &Node<'_>, job: &Job) -> Option<Answer> {
     Some(kernel.into())
 }
 
-/// Warps that share a row tile: enough to fill the GPU, no more than have work.
+/// Warps that share a row tile: as many as run at once, no more than have work.
 fn split(tiles: usize, steps: usize, most: usize) -> usize {
     let mut split = 1;
-    while split < most && tiles * split < WARPS_WANTED && split < steps {
+    while split < most && tiles * split * 2 <= MOST_WARPS && split < steps {
         split *= 2;
     }
     split

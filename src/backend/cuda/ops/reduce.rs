@@ -110,6 +110,7 @@ mod tests {
             op,
             dst,
             src: vec![x],
+            exact: false,
         }
     }
 

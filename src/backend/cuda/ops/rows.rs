@@ -66,6 +66,7 @@ mod tests {
             op: Op::GetRows,
             dst: &dst,
             src: vec![table, &ids],
+            exact: false,
         };
         get_rows(&node).map(|answer| answer.kernels[0].clone())
     }
