@@ -84,6 +84,26 @@ fn coverage() -> Trial {
     Trial::test("every kernel has a case", check).with_ignored_flag(missing)
 }
 
+/// Whether comparing can fail at all, for one case of each kind of result.
+fn refusal() -> Result<(), Failed> {
+    let kinds = [
+        "ADD/",
+        "GET_ROWS/Q4_K/",
+        "ARGMAX/random/",
+        "SET_ROWS/F16/k=131,",
+        "MOE_ROUTE/used=2,",
+        "MUL_MAT/Q4_K/",
+        "ATTN/",
+    ];
+    let all = cases::all();
+    for kind in kinds {
+        let case = all.iter().find(|c| c.name.starts_with(kind));
+        let case = case.ok_or_else(|| format!("no case {kind}"))?;
+        device::check_refusal(case)?;
+    }
+    Ok(())
+}
+
 /// The same program again with a poisoned compute buffer.
 fn again_with_poison() -> std::io::Result<std::process::ExitStatus> {
     std::process::Command::new(std::env::current_exe()?)
@@ -116,5 +136,6 @@ fn main() {
     let trials = trials.map(|c| trial(c, mode, verbose).with_ignored_flag(ignored));
     let mut trials: Vec<Trial> = trials.collect();
     trials.push(coverage());
+    trials.push(Trial::test("a wrong outcome is refused", refusal));
     libtest_mimic::run(&args, trials).exit();
 }

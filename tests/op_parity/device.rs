@@ -32,6 +32,7 @@ pub fn gpu() -> &'static Result<Gpu, String> {
 }
 
 /// Bits of the outputs, and the caches after the run.
+#[derive(Clone)]
 pub struct Outcome {
     outputs: Vec<Vec<u32>>,
     caches: Vec<Vec<u8>>,
@@ -276,30 +277,91 @@ fn compare_all(
     Ok(most)
 }
 
-/// The CPU's half of a case: the reference is there and holds no garbage.
-pub fn check_reference(case: &Case) -> Result<f64, String> {
-    let mut problem = (case.make)();
-    let graph = problem.graph();
-    let before = problem.store.cache_bytes();
-    let mut store = Arc::new(problem.store);
-    case.lowered(&graph)?;
-    let want = reference(&mut store, &graph, &problem.setup).map_err(|e| e.to_string())?;
-    compare_all(case, &graph, &problem.setup, &before, &want, &want)
+/// A case with the CPU's answer.
+struct Answered {
+    graph: Graph,
+    setup: Setup,
+    store: Arc<Store>,
+    /// The caches before the run.
+    before: Vec<Vec<u8>>,
+    want: Outcome,
 }
 
-/// Runs a case on both; gives the largest error.
-pub fn check(gpu: &Gpu, case: &Case) -> Result<f64, String> {
+fn answer(case: &Case) -> Result<Answered, String> {
     let mut problem = (case.make)();
     let before = problem.store.cache_bytes();
     let graph = problem.graph();
     let Problem { store, setup, .. } = problem;
     let mut store = Arc::new(store);
-    let graphs = case.lowered(&graph)?;
     let want = reference(&mut store, &graph, &setup).map_err(|e| e.to_string())?;
-    let all = gpu.run(case, &store, &before, &graphs, &setup)?;
+    Ok(Answered {
+        graph,
+        setup,
+        store,
+        before,
+        want,
+    })
+}
+
+impl Answered {
+    fn compare(&self, case: &Case, graph: &Graph, got: &Outcome) -> Result<f64, String> {
+        compare_all(case, graph, &self.setup, &self.before, &self.want, got)
+    }
+}
+
+/// The CPU's half of a case: the graph can be built and run.
+pub fn check_reference(case: &Case) -> Result<f64, String> {
+    let answered = answer(case)?;
+    case.lowered(&answered.graph)?;
+    answered.compare(case, &answered.graph, &answered.want)
+}
+
+/// That an outcome with one wrong value is refused, whichever it is.
+pub fn check_refusal(case: &Case) -> Result<(), String> {
+    let answered = answer(case)?;
+    let mut wrong = Vec::new();
+    for (at, &id) in answered.graph.outputs.iter().enumerate() {
+        let live = live_indices(answered.graph.get(id), &answered.setup);
+        for i in [live.first(), live.last()].into_iter().flatten() {
+            let bits = answered.want.outputs[at][*i];
+            // Off by a quarter or more, then no number.
+            for changed in [bits ^ 1 << 22, f32::NAN.to_bits()] {
+                let mut got = answered.want.clone();
+                got.outputs[at][*i] = changed;
+                wrong.push(got);
+            }
+        }
+    }
+    for c in 0..answered.want.caches.len() {
+        for i in [0, answered.want.caches[c].len() - 1] {
+            let mut got = answered.want.clone();
+            got.caches[c][i] ^= 1;
+            wrong.push(got);
+        }
+    }
+    let mut accepted = wrong
+        .iter()
+        .filter(|got| answered.compare(case, &answered.graph, got).is_ok());
+    match accepted.next() {
+        Some(_) => Err(format!("{} takes a wrong outcome", case.name)),
+        None => Ok(()),
+    }
+}
+
+/// Runs a case on both; gives the largest error.
+pub fn check(gpu: &Gpu, case: &Case) -> Result<f64, String> {
+    let answered = answer(case)?;
+    let graphs = case.lowered(&answered.graph)?;
+    let Answered {
+        store,
+        before,
+        setup,
+        ..
+    } = &answered;
+    let all = gpu.run(case, store, before, &graphs, setup)?;
     let mut most = 0.0f64;
     for ((form, graph), got) in graphs.iter().zip(&all) {
-        let error = compare_all(case, graph, &setup, &before, &want, got);
+        let error = answered.compare(case, graph, got);
         most = most.max(error.map_err(|e| format!("{form}: {e}"))?);
     }
     Ok(most)
