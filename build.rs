@@ -151,11 +151,16 @@ fn type_header(types: &[String]) -> String {
     let mut text =
         "// Every type of cuda-kernels/quant; build.rs writes this.\n#pragma once\n".to_string();
     let mut list = "#define FOR_EACH_TYPE(X)".to_string();
+    // Products with F32 weights stay in F32.
+    let mut f16_list = "#define FOR_EACH_F16_TYPE(X)".to_string();
     for name in types {
         let _ = writeln!(text, "#include \"quant/{}.cuh\"", name.to_lowercase());
         let _ = write!(list, " X({name})");
+        if name != "F32" {
+            let _ = write!(f16_list, " X({name})");
+        }
     }
-    format!("{text}\n{list}\n")
+    format!("{text}\n{list}\n{f16_list}\n")
 }
 
 fn rust_source(

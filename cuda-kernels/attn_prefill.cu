@@ -269,10 +269,10 @@ __device__ __forceinline__ void attn_prefill(const Attn& a) {
     write_rows<HD>(a, out, run, first_row, end_row, lane);
 }
 
-#define ATTN_PREFILL(HD, BLOCKS)                                                                             \
-    extern "C" __global__ void __launch_bounds__(ATTN_THREADS, BLOCKS) attn_prefill_##HD(ATTN_PARAMS) {      \
-        start();                                                            \
-        attn_prefill<HD>(ATTN_STRUCT);                                                                       \
+#define ATTN_PREFILL(HD, BLOCKS)                                                                        \
+    extern "C" __global__ void __launch_bounds__(ATTN_THREADS, BLOCKS) attn_prefill_##HD(ATTN_PARAMS) { \
+        start();                                                                                        \
+        attn_prefill<HD>(ATTN_STRUCT);                                                                  \
     }
 
 // Blocks of 128 on a multiprocessor: three by Hopper's shared memory, fewer elsewhere.

@@ -316,11 +316,11 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
     write_rows<HD, COLS>(a, shared, first_row, n_rows, n_active, split, n_split, parts, part_out);
 }
 
-#define ATTN_SPLIT(HD, COLS, BLOCKS)                                                         \
-    extern "C" __global__ void __launch_bounds__(ATTN_THREADS, BLOCKS)                       \
-        attn_split_##HD(ATTN_PARAMS, int n_split, float2* parts, float* part_out) {          \
-        start();                                                            \
-        attn_split<HD, COLS>(ATTN_STRUCT, n_split, parts, part_out);                         \
+#define ATTN_SPLIT(HD, COLS, BLOCKS)                                                \
+    extern "C" __global__ void __launch_bounds__(ATTN_THREADS, BLOCKS)              \
+        attn_split_##HD(ATTN_PARAMS, int n_split, float2* parts, float* part_out) { \
+        start();                                                                    \
+        attn_split<HD, COLS>(ATTN_STRUCT, n_split, parts, part_out);                \
     }
 
 ATTN_SPLIT(64, 64, 4)

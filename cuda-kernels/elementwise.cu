@@ -52,15 +52,15 @@ __device__ __forceinline__ void binary(const View& dst, const View& a, const Vie
 
 #define UNARY(name, F) \
     extern "C" __global__ void unary_##name(View dst, View x, int lanes) { start(); unary(dst, x, lanes, F()); }
-#define GLU(name, F)                                                              \
+#define GLU(name, F)                                                                 \
     extern "C" __global__ void glu_##name(View dst, View gate, View up, int lanes) { \
-        start();                                                            \
-        glu(dst, gate, up, lanes, F());                                           \
+        start();                                                                     \
+        glu(dst, gate, up, lanes, F());                                              \
     }
-#define BINARY(name, op)                                                          \
+#define BINARY(name, op)                                                            \
     extern "C" __global__ void binary_##name(View dst, View a, View b, int lanes) { \
-        start();                                                            \
-        binary(dst, a, b, lanes, [](float x, float y) { return x op y; });        \
+        start();                                                                    \
+        binary(dst, a, b, lanes, [](float x, float y) { return x op y; });          \
     }
 
 UNARY(silu, Silu)

@@ -48,11 +48,11 @@ __device__ __forceinline__ void get_row(const View& dst, const View& table, cons
         decode_row<T, 1>(tile, id % 8, k, out);
 }
 
-#define ENTRY(T)                                                                             \
-    extern "C" __global__ void __launch_bounds__(GET_ROWS_THREADS)                           \
-        get_rows_##T(const __grid_constant__ View dst, const __grid_constant__ View table,   \
-                     const __grid_constant__ View ids) {                                     \
-        start();                                                            \
-        get_row<T>(dst, table, ids);                                                         \
+#define ENTRY(T)                                                                           \
+    extern "C" __global__ void __launch_bounds__(GET_ROWS_THREADS)                         \
+        get_rows_##T(const __grid_constant__ View dst, const __grid_constant__ View table, \
+                     const __grid_constant__ View ids) {                                   \
+        start();                                                                           \
+        get_row<T>(dst, table, ids);                                                       \
     }
 FOR_EACH_TYPE(ENTRY)

@@ -66,10 +66,10 @@ __device__ __forceinline__ void moe_route(const View& dst, const View& logits, i
     }
 }
 
-#define MOE_ROUTE(n)                                                                              \
-    extern "C" __global__ void moe_route_##n(View dst, View logits, int n_used, int norm) {       \
-        start();                                                            \
-        moe_route<n>(dst, logits, n_used, norm);                                                  \
+#define MOE_ROUTE(n)                                                                        \
+    extern "C" __global__ void moe_route_##n(View dst, View logits, int n_used, int norm) { \
+        start();                                                                            \
+        moe_route<n>(dst, logits, n_used, norm);                                            \
     }
 
 MOE_ROUTE(4)
@@ -79,6 +79,7 @@ MOE_ROUTE(32)
 
 extern "C" __global__ void moe_sum(View dst, View y, View weights, View b, int lanes) {
     start();
+    constexpr int AHEAD = 8;  // experts whose values are under way at once
     const Place p = place(lanes);
     const int n = dim(dst, 1), m = dst.ne[0], n_used = y.ne[1];
     if (p.row >= n) return;
@@ -89,15 +90,25 @@ extern "C" __global__ void moe_sum(View dst, View y, View weights, View b, int l
                       y.nb[1] % sizeof(Four<float>) == 0;
     for (int c = p.col; c < (wide ? m / 4 : m); c += p.step) {
         Four<float> sum = {};
-        for (int u = 0; u < n_used; u++) {
-            const float w = *row_of<const float>(weights, u, t);
-            const float* x = row_of<const float>(y, u, t);
-            if (wide) {
-                const Four<float> a = ((const Four<float>*)x)[c];
+        for (int u0 = 0; u0 < n_used; u0 += AHEAD) {
+            float w[AHEAD];
+            Four<float> v[AHEAD];
 #pragma unroll
-                for (int j = 0; j < 4; j++) sum.v[j] += w * a.v[j];
-            } else {
-                sum.v[0] += w * x[c];
+            for (int i = 0; i < AHEAD; i++) {
+                if (u0 + i >= n_used) continue;
+                w[i] = *row_of<const float>(weights, u0 + i, t);
+                const float* x = row_of<const float>(y, u0 + i, t);
+                if (wide)
+                    v[i] = ((const Four<float>*)x)[c];
+                else
+                    v[i].v[0] = x[c];
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                if (u0 + i >= n_used) continue;
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (wide || j == 0) sum.v[j] += w[i] * v[i].v[j];
             }
         }
         if (wide) {

@@ -25,15 +25,15 @@ __device__ __forceinline__ void mul_mat(const View& w, const View& x, const View
     }
 }
 
-#define ENTRY(T)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(MM_THREADS, 2)                                              \
-        mul_mat_##T(const __grid_constant__ View w, const __grid_constant__ View x,                          \
-                    const __grid_constant__ View b, const __grid_constant__ View y) {                        \
-        start();                                                            \
-        __shared__ __align__(128) char shared[STAGES * STAGE_BYTES];                                         \
-        mul_mat<T>(w, x, b, y, shared);                                                                      \
+#define ENTRY(T)                                                                      \
+    extern "C" __global__ void __launch_bounds__(MM_THREADS, 2)                       \
+        mul_mat_##T(const __grid_constant__ View w, const __grid_constant__ View x,   \
+                    const __grid_constant__ View b, const __grid_constant__ View y) { \
+        start();                                                                      \
+        __shared__ __align__(128) char shared[STAGES * STAGE_BYTES];                  \
+        mul_mat<T>(w, x, b, y, shared);                                               \
     }
-FOR_EACH_TYPE(ENTRY)
+FOR_EACH_F16_TYPE(ENTRY)
 
 // pack_f16: y[k32, r] = f16(x[k, r] / 16), zeros for k <= i < k32.
 //   grid = (rows); blocks of 256 threads, each row in one block

@@ -96,12 +96,12 @@ __device__ __forceinline__ void mul_mat_id(const View& w, const View& x, const V
     }
 }
 
-#define ENTRY(T)                                                                                             \
-    extern "C" __global__ void __launch_bounds__(MM_THREADS, 2)                                              \
-        mul_mat_id_##T(const __grid_constant__ View w, const __grid_constant__ View x,                       \
-                       const __grid_constant__ View y, char* scratch) {                                      \
-        start();                                                            \
-        __shared__ __align__(128) char shared[STAGES * STAGE_BYTES];                                         \
-        mul_mat_id<T>(w, x, y, scratch, shared);                                                             \
+#define ENTRY(T)                                                                       \
+    extern "C" __global__ void __launch_bounds__(MM_THREADS, 2)                        \
+        mul_mat_id_##T(const __grid_constant__ View w, const __grid_constant__ View x, \
+                       const __grid_constant__ View y, char* scratch) {                \
+        start();                                                                       \
+        __shared__ __align__(128) char shared[STAGES * STAGE_BYTES];                   \
+        mul_mat_id<T>(w, x, y, scratch, shared);                                       \
     }
-FOR_EACH_TYPE(ENTRY)
+FOR_EACH_F16_TYPE(ENTRY)

@@ -51,11 +51,13 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
     if (at.n == 0) return wait_for_inputs();
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, c = lane % 4;
     const int split = job.split, part = warp % split;
-    const int tile0 = block * (VEC_WARPS / split), tile = tile0 + warp / split;
+    const Outputs outputs(job, block);
+    const int tile = outputs.tile0 + warp / split;
     const bool has_tile = tile * TILE_ROWS < job.w.ne[1];
     const int chunk = min(STAGED / at.n / STEP / split * split, n_steps), stride = chunk * STEP + PAD;
 
     float acc[2][2][4] = {};
+    float b = 0.f;
     for (int first = 0; first < n_steps; first += chunk) {
         const int left = min(chunk, n_steps - first);
         const int count = has_tile && part < left ? (left - part + split - 1) / split : 0;
@@ -72,17 +74,18 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
             wait_for_inputs();
         stage(job, at, xs, stride, first * STEP, left * STEP);
         __syncthreads();
+        if (first == 0) b = outputs.addend(job, at, threadIdx.x);
         walk<T>(count, at.w2, cur, load, [&](auto matrix, int i, const typename T::Step& st) {
             constexpr int M = decltype(matrix)::value;
             const half* x = xs + r * stride + (part + i * split) * STEP + 8 * c;
             each<T::UNITS>([&](auto unit) {
                 constexpr int U = decltype(unit)::value;
-                uint4 b = make_uint4(0, 0, 0, 0);
-                if (r < at.n) b = *(const uint4*)(x + U * UNIT);
+                uint4 v = make_uint4(0, 0, 0, 0);
+                if (r < at.n) v = *(const uint4*)(x + U * UNIT);
                 uint32_t a[2][4];
                 weights<T, U>(st, a);
-                mma(acc[M][0], a[0], b.x, b.y);
-                mma(acc[M][1], a[1], b.z, b.w);
+                mma(acc[M][0], a[0], v.x, v.y);
+                mma(acc[M][1], a[1], v.z, v.w);
             });
         });
     }
@@ -93,7 +96,7 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
         for (int i = 0; i < 4; i++) out[i / 2 * 8 * COLUMNS + i % 2] = acc[m][0][i] + acc[m][1][i];
     }
     __syncthreads();
-    finish(job, at, sums, tile0, ACT_UNSCALE);
+    finish(job, at, outputs, sums, b, ACT_UNSCALE);
 }
 
 #define ENTRY(T)                                                     \
@@ -105,4 +108,4 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
         const VecJob& job = jobs.job[my_job(jobs, block)];           \
         block_product<T>(job, block, xs, sums);                      \
     }
-FOR_EACH_TYPE(ENTRY)
+FOR_EACH_F16_TYPE(ENTRY)

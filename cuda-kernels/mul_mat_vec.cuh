@@ -82,23 +82,42 @@ __device__ __forceinline__ void walk(int count, bool two, typename T::Step& cur,
     });
 }
 
-// Adds up the parts of all warps and writes y. `sums[mat][warp][row][column]`.
-__device__ __forceinline__ void finish(const VecJob& job, const Columns& at, const float* sums, int tile0,
-                                       float unscale) {
-    const int split = job.split, tiles = VEC_WARPS / split;
-    for (int i = threadIdx.x; i < tiles * TILE_ROWS * at.n; i += VEC_THREADS) {
-        const int row = i % TILE_ROWS, tile = i / TILE_ROWS % tiles, col = i / (TILE_ROWS * tiles);
-        const int m = (tile0 + tile) * TILE_ROWS + row;
+// The outputs of a block, one after the other; thread t has numbers t, t + VEC_THREADS..
+struct Outputs {
+    int tiles, tile0;
+
+    __device__ __forceinline__ Outputs(const VecJob& job, int block)
+        : tiles(VEC_WARPS / job.split), tile0(block * (VEC_WARPS / job.split)) {}
+    __device__ __forceinline__ int count(const Columns& at) const { return tiles * TILE_ROWS * at.n; }
+    __device__ __forceinline__ int row(int i) const { return i % TILE_ROWS; }
+    __device__ __forceinline__ int tile(int i) const { return i / TILE_ROWS % tiles; }
+    __device__ __forceinline__ int column(int i) const { return i / (TILE_ROWS * tiles); }
+    __device__ __forceinline__ int m(int i) const { return (tile0 + tile(i)) * TILE_ROWS + row(i); }
+
+    // What is added to output i, if anything.
+    __device__ __forceinline__ float addend(const VecJob& job, const Columns& at, int i) const {
+        if (!job.b.data || i >= count(at) || m(i) >= job.w.ne[1]) return 0.f;
+        return row_of<float>(job.b, job.b.ne[1] == 1 ? 0 : at.t0 + column(i))[m(i)];
+    }
+};
+
+// Adds up the parts of all warps and writes y. `sums[mat][warp][row][column]`; `b` is
+// the addend of this thread's first output, which was asked for early.
+__device__ __forceinline__ void finish(const VecJob& job, const Columns& at, const Outputs& outputs,
+                                       const float* sums, float b, float unscale) {
+    const int split = job.split;
+    for (int i = threadIdx.x; i < outputs.count(at); i += VEC_THREADS) {
+        const int m = outputs.m(i);
+        if (i != threadIdx.x) b = outputs.addend(job, at, i);
         if (m >= job.w.ne[1]) continue;
         float v[2];
         for (int mat = 0; mat < (at.w2 ? 2 : 1); mat++) {
-            const float* part = sums + ((mat * VEC_WARPS + tile * split) * TILE_ROWS + row) * COLUMNS + col;
+            const int warp = mat * VEC_WARPS + outputs.tile(i) * split;
+            const float* part = sums + (warp * TILE_ROWS + outputs.row(i)) * COLUMNS + outputs.column(i);
             float sum = 0.f;
             for (int s = 0; s < split; s++) sum += part[s * TILE_ROWS * COLUMNS];
             v[mat] = sum * unscale;
         }
-        float out = at.w2 ? gated(job.glu, v[0], v[1]) : v[0];
-        if (job.b.data) out += row_of<float>(job.b, job.b.ne[1] == 1 ? 0 : at.t0 + col)[m];
-        at.y(job, col)[m] = out;
+        at.y(job, outputs.column(i))[m] = (at.w2 ? gated(job.glu, v[0], v[1]) : v[0]) + b;
     }
 }

@@ -18,11 +18,13 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, floa
     if (at.n == 0) return wait_for_inputs();
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = lane / 4, c = lane % 4;
     const int split = job.split, part = warp % split;
-    const int tile0 = block * (VEC_WARPS / split), tile = tile0 + warp / split;
+    const Outputs outputs(job, block);
+    const int tile = outputs.tile0 + warp / split;
     const bool has_tile = tile * TILE_ROWS < job.w.ne[1];
     const int chunk = min(STAGED / at.n / STEP / split * split, n_steps), stride = chunk * STEP;
 
     float acc[2][2][COLUMNS] = {};
+    float b = 0.f;
     for (int first = 0; first < n_steps; first += chunk) {
         const int left = min(chunk, n_steps - first);
         const int count = has_tile && part < left ? (left - part + split - 1) / split : 0;
@@ -36,10 +38,15 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, floa
             __syncthreads();
         else
             wait_for_inputs();
-        for (int col = 0; col < at.n; col++)
-            for (int i = threadIdx.x; i < left * STEP; i += VEC_THREADS)
-                xs[col * stride + i] = first * STEP + i < k ? at.x(job, col)[first * STEP + i] : 0.f;
+        for (int col = 0; col < at.n; col++) {
+            const float* x = at.x(job, col) + first * STEP;
+            float* to = xs + col * stride;
+            const int n_left = k - first * STEP;
+#pragma unroll 8
+            for (int i = threadIdx.x; i < left * STEP; i += VEC_THREADS) to[i] = i < n_left ? x[i] : 0.f;
+        }
         __syncthreads();
+        if (first == 0) b = outputs.addend(job, at, threadIdx.x);
         walk<T>(count, at.w2, cur, load, [&](auto matrix, int i, const typename T::Step& st) {
             constexpr int M = decltype(matrix)::value;
             const float* x = xs + (part + i * split) * STEP + 8 * c;
@@ -72,7 +79,7 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, floa
         if (c == 0) sums[((m * VEC_WARPS + warp) * TILE_ROWS + r + 8 * h) * COLUMNS + col] = sum;
     }
     __syncthreads();
-    finish(job, at, sums, tile0, 1.f);
+    finish(job, at, outputs, sums, b, 1.f);
 }
 
 #define ENTRY(T)                                                           \

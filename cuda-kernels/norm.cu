@@ -16,7 +16,8 @@ template <typename G>
 __device__ __forceinline__ void rms_norm_fours(Four<float>* y, const Four<float>* x, const Four<float>* w,
                                                int k, float eps) {
     const int n = k / 4, first = G::index(), step = G::size();
-    Four<float> kept[KEPT];
+    Four<float> kept[KEPT], first_w = {};
+    if (w && first < n) first_w = w[first];  // under way beside x
     float sum = 0.f;
     auto add = [&](const Four<float>& a) {
         sum += (a.v[0] * a.v[0] + a.v[1] * a.v[1]) + (a.v[2] * a.v[2] + a.v[3] * a.v[3]);
@@ -35,7 +36,7 @@ __device__ __forceinline__ void rms_norm_fours(Four<float>* y, const Four<float>
 #pragma unroll
         for (int j = 0; j < 4; j++) a.v[j] *= scale;
         if (w) {
-            const Four<float> b = w[c];
+            const Four<float> b = c == first ? first_w : w[c];
 #pragma unroll
             for (int j = 0; j < 4; j++) a.v[j] *= b.v[j];
         }
@@ -116,16 +117,16 @@ __device__ __forceinline__ void soft_max(const View& dst, const View& src, float
 }
 
 // rms_norm has 64 registers a thread at most, so that a full block fits.
-#define ROW_KERNELS(G, suffix)                                                                      \
-    extern "C" __global__ void __launch_bounds__(1024)                                              \
-        rms_norm_##suffix(View dst, View x, View weight, float eps) {                               \
-        start();                                                            \
-        rms_norm<G>(dst, x, weight, eps);                                                           \
-    }                                                                                               \
+#define ROW_KERNELS(G, suffix)                                                                               \
+    extern "C" __global__ void __launch_bounds__(1024)                                                       \
+        rms_norm_##suffix(View dst, View x, View weight, float eps) {                                        \
+        start();                                                                                             \
+        rms_norm<G>(dst, x, weight, eps);                                                                    \
+    }                                                                                                        \
     extern "C" __global__ void norm_##suffix(View dst, View x, float eps) { start(); norm<G>(dst, x, eps); } \
-    extern "C" __global__ void soft_max_##suffix(View dst, View x, float factor) {                  \
-        start();                                                            \
-        soft_max<G>(dst, x, factor);                                                                \
+    extern "C" __global__ void soft_max_##suffix(View dst, View x, float factor) {                           \
+        start();                                                                                             \
+        soft_max<G>(dst, x, factor);                                                                         \
     }
 
 ROW_KERNELS(WarpRow, warp)

@@ -25,9 +25,9 @@ __device__ __forceinline__ void rearrange(const uint8_t* src, uint8_t* dst, int 
                  min(k - group * WIDTH, WIDTH), dst + at * T::GROUP, lane);
 }
 
-#define ENTRY(T)                                                                          \
-    extern "C" __global__ void __launch_bounds__(REARRANGE_THREADS)                       \
-        rearrange_##T(const uint8_t* src, uint8_t* dst, int k, long long n_rows) {        \
-        rearrange<T>(src, dst, k, n_rows);                                                \
+#define ENTRY(T)                                                                   \
+    extern "C" __global__ void __launch_bounds__(REARRANGE_THREADS)                \
+        rearrange_##T(const uint8_t* src, uint8_t* dst, int k, long long n_rows) { \
+        rearrange<T>(src, dst, k, n_rows);                                         \
     }
 FOR_EACH_TYPE(ENTRY)

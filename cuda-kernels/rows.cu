@@ -42,15 +42,15 @@ __device__ __forceinline__ void copy(const View& dst, const View& x, int lanes) 
     copy_row(row_of<T>(dst, at.i1, at.i2, at.i3), row_of<const float>(x, at.i1, at.i2, at.i3), dim(dst, 0), p);
 }
 
-#define PLAIN_TYPE(name, T)                                                                      \
+#define PLAIN_TYPE(name, T)                                                                       \
     extern "C" __global__ void get_rows_plain_##name(View dst, View table, View ids, int lanes) { \
-        start();                                                            \
-        get_rows<T>(dst, table, ids, lanes);                                                     \
-    }                                                                                            \
+        start();                                                                                  \
+        get_rows<T>(dst, table, ids, lanes);                                                      \
+    }                                                                                             \
     extern "C" __global__ void set_rows_##name(View cache, View x, View slots, int lanes) {       \
-        start();                                                            \
-        set_rows<T>(cache, x, slots, lanes);                                                     \
-    }                                                                                            \
+        start();                                                                                  \
+        set_rows<T>(cache, x, slots, lanes);                                                      \
+    }                                                                                             \
     extern "C" __global__ void copy_##name(View dst, View x, int lanes) { start(); copy<T>(dst, x, lanes); }
 
 PLAIN_TYPE(f32, float)

@@ -7,7 +7,7 @@
 #include "unit.cuh"
 
 struct F32 {
-    static constexpr int ID = 0, LEN = 1, BYTES = 4, UNITS = 2;
+    static constexpr int ID = 0, LEN = 1, BYTES = 4, UNITS = 4;
     static constexpr int GROUP = TILE_ROWS * UNIT * BYTES;
     static constexpr bool WIDE = true, HAS_SCALE_HALF = true;
     static_assert(GROUP == 4 * 32 * 16, "two rows, two halves of eight values");

@@ -95,8 +95,10 @@ pub fn entries(folder: &Path) -> BTreeSet<String> {
             };
             let called = &line[..line.find('(').unwrap_or(0)];
             for m in &macros {
-                if called == "FOR_EACH_TYPE" && args == m.name {
+                let every = called == "FOR_EACH_TYPE";
+                if (every || called == "FOR_EACH_F16_TYPE") && args == m.name {
                     let types = DType::ALL.iter().filter(|&&d| d != DType::I32);
+                    let types = types.filter(|&&d| every || d != DType::F32);
                     for dtype in types {
                         all.extend(m.expand(&[dtype.name().to_string()]));
                     }
