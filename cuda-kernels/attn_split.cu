@@ -53,7 +53,8 @@ __device__ __forceinline__ void load_k(uint4 (&r)[2], const char* k, uint32_t k_
 template <int HD>
 __device__ __forceinline__ void dots(float (&s)[4][4], const uint4* q, const char* k, uint32_t k_bytes,
                                      uint32_t seen, int lane) {
-    constexpr int UNITS = (HD + 31) / 32, N = 2 * UNITS, DEPTH = 3;
+    // Loads under way: latency is what a short context costs.
+    constexpr int UNITS = (HD + 31) / 32, N = 2 * UNITS, DEPTH = 8;
     uint4 ring[DEPTH][2];
 #pragma unroll
     for (int i = 0; i < N + DEPTH; i++) {
@@ -131,7 +132,8 @@ template <int HD, int COLS>
 __device__ __forceinline__ void take_chunk(const Attn& a, float (&out)[COLS / 8][4], Running& run, const uint4* q,
                                            const char* k, const char* v, const float (&factor)[2], uint32_t seen,
                                            const uint32_t (&visible)[2], int lane) {
-    constexpr int UNITS = Units<COLS>::COUNT, N = 2 * UNITS, DEPTH = 2;
+    // As many loads under way as the registers allow.
+    constexpr int UNITS = Units<COLS>::COUNT, N = 2 * UNITS, DEPTH = COLS > 128 || N < 4 ? 2 : 4;
     const uint32_t k_bytes = (uint32_t)a.k.nb[1], v_bytes = (uint32_t)a.v.nb[1];
     float s[4][4] = {};
     dots<HD>(s, q, k, k_bytes, seen, lane);

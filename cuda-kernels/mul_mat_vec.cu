@@ -11,37 +11,52 @@ constexpr int STAGED = 19968;
 // Row padding that puts the 16-byte reads of neighbouring columns on different banks.
 constexpr int PAD = 32;
 
-// x[first .. first + count) of every column to shared memory, zeros beyond k. Several
-// loads are under way at once: with one at a time their latency would add up.
-__device__ __forceinline__ void stage(const VecJob& job, const Columns& at, half* xs, int stride, int first,
-                                      int count) {
-    constexpr int AHEAD = 4;
+// x[first .. first + count) of every column, normed, to shared memory, zeros beyond k.
+// Several loads are under way at once: with one at a time their latency would add up.
+__device__ __forceinline__ void stage(const VecJob& job, const Columns& at, const float* factors, half* xs,
+                                      int stride, int first, int count) {
+    constexpr int AHEAD = 3;  // as the registers allow
     const int k = job.x.ne[0];
+    const float* norm = (const float*)job.norm.data;
     for (int col = 0; col < at.n; col++) {
         const float* x = at.x(job, col) + first;
+        const float* w = norm ? norm + first : x;
+        const float factor = norm ? factors[col] : 1.f;
         half* to = xs + col * stride;
-        if (((uintptr_t)x & 15) == 0 && first + count <= k) {
+        if ((((uintptr_t)x | (uintptr_t)w) & 15) == 0 && first + count <= k) {
             for (int i0 = threadIdx.x * 4; i0 < count; i0 += VEC_THREADS * 4 * AHEAD) {
-                float4 v[AHEAD];
+                float4 v[AHEAD], g[AHEAD];
 #pragma unroll
                 for (int j = 0; j < AHEAD; j++) {
                     const int i = i0 + j * VEC_THREADS * 4;
-                    if (i < count) v[j] = *(const float4*)(x + i);
+                    if (i >= count) continue;
+                    v[j] = *(const float4*)(x + i);
+                    if (norm) g[j] = *(const float4*)(w + i);
                 }
 #pragma unroll
                 for (int j = 0; j < AHEAD; j++) {
                     const int i = i0 + j * VEC_THREADS * 4;
-                    if (i < count) *(uint2*)(to + i) = make_uint2(to_act2(v[j].x, v[j].y), to_act2(v[j].z, v[j].w));
+                    if (i >= count) continue;
+                    if (norm) {
+                        v[j].x *= factor * g[j].x, v[j].y *= factor * g[j].y;
+                        v[j].z *= factor * g[j].z, v[j].w *= factor * g[j].w;
+                    }
+                    *(uint2*)(to + i) = make_uint2(to_act2(v[j].x, v[j].y), to_act2(v[j].z, v[j].w));
                 }
             }
         } else {
-            for (int i = threadIdx.x; i < count; i += VEC_THREADS) to[i] = to_act(first + i < k ? x[i] : 0.f);
+            for (int i = threadIdx.x; i < count; i += VEC_THREADS) {
+                float v = first + i < k ? x[i] : 0.f;
+                if (norm && first + i < k) v *= factor * w[i];
+                to[i] = to_act(v);
+            }
         }
     }
 }
 
 template <class T>
 __device__ __forceinline__ void block_product(const VecJob& job, int block, half* xs, float* sums) {
+    __shared__ float factors[COLUMNS];
     constexpr int STEP = T::UNITS * UNIT;
     const int n_units = (job.w.ne[0] + UNIT - 1) / UNIT, n_steps = (n_units + T::UNITS - 1) / T::UNITS;
     const size_t tile_bytes = row_tile_bytes<T>(n_units);
@@ -68,11 +83,13 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
         };
         // The first weights are under way while x is waited for and staged.
         if (count > 0) load(cur, 0, 0);
-        if (first > 0)
+        if (first > 0) {
             __syncthreads();
-        else
+        } else {
             wait_for_inputs();
-        stage(job, at, xs, stride, first * STEP, left * STEP);
+            norm_factors(job, at, factors);
+        }
+        stage(job, at, factors, xs, stride, first * STEP, left * STEP);
         __syncthreads();
         if (first == 0) b = outputs.addend(job, at, threadIdx.x);
         walk<T>(count, at.w2, cur, load, [&](auto matrix, int i, const typename T::Step& st) {

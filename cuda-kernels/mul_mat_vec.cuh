@@ -5,6 +5,7 @@
 //   y[m, u, t] = W[ids[u, t]][k, m] * x[k, u | 0, t]   with expert ids: one column a block
 //
 //   W, W2  weights in unit order (quant/unit.cuh)     x  f32, k contiguous
+//   norm   f32 [k]: x is first divided by sqrt(mean(x^2) + eps) and multiplied by norm
 //   b      f32 [m] or [m, n]                          y  f32, fully overwritten
 //   f32 accumulators. A block has 8 warps; SPLIT warps share a row tile's k and
 //   8 / SPLIT row tiles are done at once. grid = (row blocks of all jobs, columns / 8
@@ -17,9 +18,10 @@
 constexpr int VEC_WARPS = 8, VEC_THREADS = VEC_WARPS * WARP, COLUMNS = 8;
 
 struct VecJob {
-    View w, w2, x, ids, b, y;
+    View w, w2, x, norm, ids, b, y;
     int glu;    // GluKind, read when w2 is there
     int split;  // warps that share a row tile
+    float eps;
 };
 
 // The columns of one block: where its x and y lie, and which weights it reads.
@@ -62,6 +64,27 @@ struct Columns {
         return expert ? row_of<float>(job.y, u, t0) : row_of<float>(job.y, t0 + i);
     }
 };
+
+// Factors of the columns: 1, or those of their RMS norms. Ends with a barrier.
+__device__ __forceinline__ void norm_factors(const VecJob& job, const Columns& at, float* factors) {
+    if (!job.norm.data) return;
+    constexpr int AHEAD = 4;
+    const int k = job.x.ne[0];
+    for (int col = 0; col < at.n; col++) {
+        const float* x = at.x(job, col);
+        float sum = 0.f;
+        for (int i0 = threadIdx.x; i0 < k; i0 += VEC_THREADS * 4 * AHEAD) {
+            float v[4 * AHEAD];
+#pragma unroll
+            for (int j = 0; j < 4 * AHEAD; j++) v[j] = i0 + j * VEC_THREADS < k ? x[i0 + j * VEC_THREADS] : 0.f;
+#pragma unroll
+            for (int j = 0; j < 4 * AHEAD; j++) sum += v[j] * v[j];
+        }
+        sum = block_sum(sum);
+        if (threadIdx.x == 0) factors[col] = 1.f / sqrtf(sum / k + job.eps);
+    }
+    __syncthreads();
+}
 
 // Runs `body(matrix, step in the chunk, registers)` over this warp's steps of a chunk,
 // first those of W, then those of W2, loading one step ahead. `cur` holds the first one.

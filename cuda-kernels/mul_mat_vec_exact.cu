@@ -8,6 +8,7 @@ constexpr int STAGED = 8192;
 
 template <class T>
 __device__ __forceinline__ void block_product(const VecJob& job, int block, float* xs, float* sums) {
+    __shared__ float factors[COLUMNS];
     constexpr int STEP = T::UNITS * UNIT;
     const int k = job.w.ne[0];
     const int n_units = (k + UNIT - 1) / UNIT, n_steps = (n_units + T::UNITS - 1) / T::UNITS;
@@ -34,16 +35,22 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, floa
             T::load(st, w, first + part + i * split, n_units, lane);
         };
         if (count > 0) load(cur, 0, 0);
-        if (first > 0)
+        if (first > 0) {
             __syncthreads();
-        else
+        } else {
             wait_for_inputs();
+            norm_factors(job, at, factors);
+        }
         for (int col = 0; col < at.n; col++) {
             const float* x = at.x(job, col) + first * STEP;
             float* to = xs + col * stride;
             const int n_left = k - first * STEP;
+            const float* norm = job.norm.data ? (const float*)job.norm.data + first * STEP : nullptr;
 #pragma unroll 8
-            for (int i = threadIdx.x; i < left * STEP; i += VEC_THREADS) to[i] = i < n_left ? x[i] : 0.f;
+            for (int i = threadIdx.x; i < left * STEP; i += VEC_THREADS) {
+                const float v = i < n_left ? x[i] : 0.f;
+                to[i] = norm && i < n_left ? v * (factors[col] * norm[i]) : v;
+            }
         }
         __syncthreads();
         if (first == 0) b = outputs.addend(job, at, threadIdx.x);

@@ -9,6 +9,8 @@ mod shape;
 pub mod tensor;
 
 pub use builder::{Builder, Catalog};
-pub use op::{AttnParams, AttnShape, GluKind, HeadRows, Op, RopeMode, RopeParams, UnaryKind};
+pub use op::{
+    AttnParams, AttnShape, FusedMulMat, GluKind, HeadRows, Op, RopeMode, RopeParams, UnaryKind,
+};
 pub use plan::Plan;
 pub use tensor::{CacheId, Count, Graph, Input, Live, Origin, Tensor, TensorId};

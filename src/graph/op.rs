@@ -79,13 +79,8 @@ pub enum Op {
     /// `w [k, m, n_expert], x [k, 1 | n_used, n], ids [n_used, n] (, x as 8-bit rows)
     /// -> [m, n_used, n]`.
     MulMatId,
-    /// Fused `MUL_MAT` and `ADD`: `w [k, m], x [k, n], b [m, n | 1] (, x packed) -> [m, n]`.
-    MulMatAdd,
-    /// Fused `act(gate * x) * (up * x)`: `gate [k, m], up [k, m], x [k, n] -> [m, n]`.
-    MulMatGlu(GluKind),
-    /// The same for experts: `gate [k, m, n_expert], up, x [k, 1 | n_used, n],
-    /// ids [n_used, n] -> [m, n_used, n]`.
-    MulMatIdGlu(GluKind),
+    /// A product with what stands around it, see [`FusedMulMat`].
+    FusedMulMat(FusedMulMat),
     /// CPU: `x [k, ..] -> 8-bit rows` of `words * 4` bytes, shared by all readers of `x`.
     QuantizeQ8 {
         words: usize,
@@ -160,6 +155,56 @@ pub enum Op {
     Cumsum,
 }
 
+/// `act(w x) * (w2 x) + b` with RMS norm of x before; all but `w x` are optional.
+/// Operands in order: `w [k, m] (, w2) , x [k, n] (, norm [k]) (, ids) (, b)`. With
+/// experts as in `MUL_MAT_ID`, else `b` is `[m, n]` or `[m]` and x may follow packed.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct FusedMulMat {
+    pub glu: Option<GluKind>,
+    pub norm_eps: Option<f32>,
+    pub ids: bool,
+    pub add: bool,
+}
+
+impl FusedMulMat {
+    fn name(&self) -> &'static str {
+        match (self.ids, self.glu, self.add) {
+            (true, Some(_), _) => "MUL_MAT_ID_GLU",
+            (true, None, _) => "MUL_MAT_ID_NORM",
+            (false, Some(_), _) => "MUL_MAT_GLU",
+            (false, None, true) => "MUL_MAT_ADD",
+            (false, None, false) => "MUL_MAT_NORM",
+        }
+    }
+
+    /// Number of the operand `x`; the matrices come before it.
+    pub fn x_at(&self) -> usize {
+        1 + usize::from(self.glu.is_some())
+    }
+
+    /// Number of the norm's weight.
+    pub fn norm_at(&self) -> Option<usize> {
+        self.norm_eps.map(|_| self.x_at() + 1)
+    }
+
+    /// Number of the experts' ids.
+    pub fn ids_at(&self) -> Option<usize> {
+        let before = self.x_at() + usize::from(self.norm_eps.is_some());
+        self.ids.then_some(before + 1)
+    }
+
+    /// Number of what is added.
+    pub fn b_at(&self) -> Option<usize> {
+        self.add.then(|| self.n_operands() - 1)
+    }
+
+    /// Operands without the packed form of x.
+    pub fn n_operands(&self) -> usize {
+        let optional = [self.norm_eps.is_some(), self.ids, self.add];
+        self.x_at() + 1 + optional.iter().filter(|&&there| there).count()
+    }
+}
+
 /// What happens to the heads `x [head_dim, n_head, n]` of a projection, in this order:
 /// RMS norm over each head times a weight, RoPE, and storing. Operands follow `x` in
 /// the order of the fields: `weight [head_dim]`, `pos [n]`, `factors [n_rot / 2]`,
@@ -202,9 +247,7 @@ impl Op {
         match self {
             Op::MulMat => "MUL_MAT",
             Op::MulMatId => "MUL_MAT_ID",
-            Op::MulMatAdd => "MUL_MAT_ADD",
-            Op::MulMatGlu(_) => "MUL_MAT_GLU",
-            Op::MulMatIdGlu(_) => "MUL_MAT_ID_GLU",
+            Op::FusedMulMat(f) => f.name(),
             Op::PackF16 => "PACK_F16",
             Op::HeadRows(_) => "HEAD_ROWS",
             Op::MoeRoute { .. } => "MOE_ROUTE",
@@ -245,9 +288,9 @@ impl Op {
     pub(super) fn arity(&self) -> std::ops::RangeInclusive<usize> {
         match self {
             Op::MulMat => 2..=3,
-            Op::MulMatId | Op::MulMatAdd => 3..=4,
-            Op::MulMatGlu(_) => 3..=3,
-            Op::MulMatIdGlu(_) => 4..=4,
+            Op::MulMatId => 3..=4,
+            // The packed form of x may come last.
+            Op::FusedMulMat(f) => f.n_operands()..=f.n_operands() + 1,
             Op::MoeSum => 2..=3,
             Op::HeadRows(h) => h.n_operands()..=h.n_operands(),
             Op::GetRows | Op::Add | Op::Mul | Op::Div => 2..=2,

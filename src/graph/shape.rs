@@ -1,7 +1,7 @@
 //! The shape rule of every op: what its operands must be, and what the result
 //! is. Also which dimension of the result carries the live count.
 
-use super::op::{AttnShape, HeadRows, Op};
+use super::op::{AttnShape, FusedMulMat, HeadRows, Op};
 use super::tensor::{Live, Tensor};
 use crate::error::{Error, Result};
 use crate::quant::DType;
@@ -62,8 +62,9 @@ impl Op {
     fn result(&self, src: &[&Tensor]) -> Option<Shape> {
         let a = src[0];
         match self {
-            Op::MulMat | Op::MulMatAdd | Op::MulMatGlu(_) => mul_mat(self, src),
-            Op::MulMatId | Op::MulMatIdGlu(_) => mul_mat_id(self, src),
+            Op::MulMat => mul_mat(a, src[1]),
+            Op::MulMatId => mul_mat_id(a, src[1], src[2]),
+            Op::FusedMulMat(f) => fused_mul_mat(f, src),
             Op::GetRows => get_rows(a, src[1]),
             Op::SetRows => set_rows(a, src[1], src[2]),
             Op::Rope(p) => rope(a, src[1], src.get(2).copied(), p.n_rot),
@@ -131,31 +132,34 @@ fn multiplies(w: &Tensor, x: &Tensor) -> bool {
     is_f32(x) && !is_i32(w) && w.ne[0] == x.ne[0]
 }
 
-fn mul_mat(op: &Op, src: &[&Tensor]) -> Option<Shape> {
-    let w = src[0];
-    let glu = matches!(op, Op::MulMatGlu(_));
-    let x = src[if glu { 2 } else { 1 }];
-    let mut fits = multiplies(w, x) && w.ne[2..] == [1, 1];
-    fits &= !glu || (src[1].ne == w.ne && multiplies(src[1], x));
-    let ne = [w.ne[1], x.ne[1], x.ne[2], x.ne[3]];
-    if let Op::MulMatAdd = op {
-        let b = src[2];
-        fits &= is_f32(b) && b.ne[0] == ne[0] && (1..4).all(|i| b.ne[i] == ne[i] || b.ne[i] == 1);
-    }
-    fits.then(|| f32_like(x, ne))
+fn mul_mat(w: &Tensor, x: &Tensor) -> Option<Shape> {
+    let fits = multiplies(w, x) && w.ne[2..] == [1, 1];
+    fits.then(|| f32_like(x, [w.ne[1], x.ne[1], x.ne[2], x.ne[3]]))
 }
 
-fn mul_mat_id(op: &Op, src: &[&Tensor]) -> Option<Shape> {
-    let w = src[0];
-    let glu = matches!(op, Op::MulMatIdGlu(_));
-    let at = if glu { 2 } else { 1 };
-    let (x, ids) = (src[at], src[at + 1]);
+fn mul_mat_id(w: &Tensor, x: &Tensor, ids: &Tensor) -> Option<Shape> {
     let fits = multiplies(w, x)
         && is_i32(ids)
         && (x.ne[1] == 1 || x.ne[1] == ids.ne[0])
-        && x.ne[2] == ids.ne[1]
-        && (!glu || (src[1].ne == w.ne && multiplies(src[1], x)));
+        && x.ne[2] == ids.ne[1];
     fits.then(|| f32_like(x, [w.ne[1], ids.ne[0], x.ne[2], 1]))
+}
+
+fn fused_mul_mat(f: &FusedMulMat, src: &[&Tensor]) -> Option<Shape> {
+    let (w, x) = (src[0], src[f.x_at()]);
+    let shape = match f.ids_at() {
+        Some(ids) => mul_mat_id(w, x, src[ids])?,
+        None => mul_mat(w, x)?,
+    };
+    let mut fits = f.glu.is_none() || (src[1].ne == w.ne && multiplies(src[1], x));
+    if let Some(norm) = f.norm_at() {
+        fits &= is_f32(src[norm]) && src[norm].ne == [w.ne[0], 1, 1, 1];
+    }
+    if let Some(b) = f.b_at().map(|b| src[b]) {
+        let ne = shape.ne;
+        fits &= is_f32(b) && b.ne[0] == ne[0] && (1..4).all(|i| b.ne[i] == ne[i] || b.ne[i] == 1);
+    }
+    fits.then_some(shape)
 }
 
 fn get_rows(table: &Tensor, ids: &Tensor) -> Option<Shape> {

@@ -63,10 +63,7 @@ impl Node {
 
 /// False for what only other backends ask the graph to be fused into.
 fn runs(op: &Op) -> bool {
-    !matches!(
-        op,
-        Op::MulMatAdd | Op::MulMatGlu(_) | Op::MulMatIdGlu(_) | Op::PackF16 | Op::HeadRows(_)
-    )
+    !matches!(op, Op::FusedMulMat(_) | Op::PackF16 | Op::HeadRows(_))
 }
 
 /// Runs this thread's share of one node.
@@ -97,7 +94,7 @@ fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         Op::SumRows => reduce::sum_rows(ctx, node, worker, 1.0),
         Op::Mean => reduce::mean(ctx, node, worker),
         Op::Cumsum => reduce::cumsum(ctx, node, worker),
-        Op::MulMatAdd | Op::MulMatGlu(_) | Op::MulMatIdGlu(_) | Op::PackF16 | Op::HeadRows(_) => {
+        Op::FusedMulMat(_) | Op::PackF16 | Op::HeadRows(_) => {
             unreachable!("refused when the graph is bound")
         }
     }

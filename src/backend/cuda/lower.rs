@@ -55,6 +55,10 @@ impl Rules for CudaRules {
         self.fuse && !self.packs_f16(w, x)
     }
 
+    fn mul_mat_norm(&self, w: &Tensor, x: &Tensor) -> bool {
+        self.fuse && !self.packs_f16(w, x)
+    }
+
     fn head_rows(&self) -> bool {
         self.fuse
     }
@@ -74,8 +78,8 @@ pub fn runs(graph: &Graph, id: TensorId) -> bool {
 /// The form in which an op reads operand `at` if that is a weight.
 pub fn form(op: &Op, at: usize) -> Form {
     let matrices = match op {
-        Op::MulMat | Op::MulMatAdd | Op::MulMatId | Op::GetRows => 1,
-        Op::MulMatGlu(_) | Op::MulMatIdGlu(_) => 2,
+        Op::MulMat | Op::MulMatId | Op::GetRows => 1,
+        Op::FusedMulMat(f) => f.x_at(),
         _ => 0,
     };
     match at < matrices {

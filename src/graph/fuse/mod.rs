@@ -7,7 +7,7 @@ mod products;
 use super::op::Op;
 use super::tensor::{Graph, Live, Origin, Tensor, TensorId};
 use crate::quant::DType;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What a backend asks for.
 pub trait Rules {
@@ -22,6 +22,10 @@ pub trait Rules {
     }
     /// Whether products take the `ADD` that follows them.
     fn mul_mat_add(&self) -> bool {
+        false
+    }
+    /// Whether a product with `w` takes the RMS norm that `x` is.
+    fn mul_mat_norm(&self, _w: &Tensor, _x: &Tensor) -> bool {
         false
     }
     /// Whether two products with `w`-like matrices take the `GLU` that joins them.
@@ -50,8 +54,10 @@ pub fn rewrite(graph: &Graph, rules: &dyn Rules) -> Graph {
         new: Graph::default(),
         map: vec![None; graph.tensors.len()],
         packed: HashMap::new(),
+        norms: HashSet::new(),
         uses,
     };
+    out.find_norms(rules);
     for id in graph.ids() {
         out.tensor(id, rules);
     }
@@ -66,6 +72,8 @@ struct Rewriter<'a> {
     map: Vec<Option<TensorId>>,
     /// 8-bit or packed form of an activation, made once for all its readers.
     packed: HashMap<TensorId, TensorId>,
+    /// RMS norms of the old graph that the products behind them take along.
+    norms: HashSet<TensorId>,
     /// Readers of each tensor of the old graph.
     uses: Vec<usize>,
 }
@@ -87,6 +95,7 @@ impl Rewriter<'_> {
         if let Origin::Op(op) = tensor.origin {
             match op {
                 Op::Mul if rules.norm_mul() => self.fuse_norm(&mut tensor, id),
+                Op::MulMat | Op::MulMatId => self.fuse_norm_before(&mut tensor, id),
                 Op::Add if rules.mul_mat_add() => self.fuse_add(&mut tensor, id),
                 Op::Glu(kind) => self.fuse_glu(&mut tensor, id, kind, rules),
                 Op::Rope(_) if rules.head_rows() => self.fuse_rope(&mut tensor, id),

@@ -1,7 +1,7 @@
-//! Matrix products with what surrounds them: packed activations, additions,
-//! gated units.
+//! Matrix products with what surrounds them: packed activations, the norm before,
+//! additions, gated units.
 
-use super::super::op::{GluKind, Op};
+use super::super::op::{FusedMulMat, GluKind, Op};
 use super::super::tensor::{Origin, Tensor, TensorId};
 use super::{Rewriter, Rules};
 use crate::quant::DType;
@@ -9,11 +9,14 @@ use crate::quant::DType;
 impl Rewriter<'_> {
     /// Gives a product the packed form of its activations as last operand.
     pub(super) fn pack(&mut self, tensor: &mut Tensor, rules: &dyn Rules) {
-        let Origin::Op(Op::MulMat | Op::MulMatId | Op::MulMatAdd) = tensor.origin else {
-            return;
+        let x = match tensor.origin {
+            Origin::Op(Op::MulMat | Op::MulMatId) => tensor.src[1],
+            Origin::Op(Op::FusedMulMat(f)) if f.glu.is_none() && f.norm_eps.is_none() => {
+                tensor.src[f.x_at()]
+            }
+            _ => return,
         };
-        let (w, x) = (tensor.src[0], tensor.src[1]);
-        let (weight, values) = (self.new.get(w), self.new.get(x));
+        let (weight, values) = (self.new.get(tensor.src[0]), self.new.get(x));
         let words = rules.q8_words(weight, values);
         if words.is_none() && !rules.packs_f16(weight, values) {
             return;
@@ -38,21 +41,129 @@ impl Rewriter<'_> {
         tensor.src.push(packed);
     }
 
+    /// A product whose x is an RMS norm that only products read takes the norm.
+    pub(super) fn fuse_norm_before(&mut self, tensor: &mut Tensor, id: TensorId) {
+        let f = FusedMulMat {
+            ids: tensor.origin == Origin::Op(Op::MulMatId),
+            ..FusedMulMat::default()
+        };
+        let product = self.old.get(id);
+        let (f, src) = self.operands(f, &product.src[..1], &product.src[1..], None);
+        if f.norm_eps.is_some() {
+            tensor.origin = Origin::Op(Op::FusedMulMat(f));
+            tensor.src = src;
+        }
+    }
+
+    /// Operands of a fused product in the new graph; `rest` is x, then ids. Takes the
+    /// norm before x along where there is one.
+    fn operands(
+        &mut self,
+        mut f: FusedMulMat,
+        matrices: &[TensorId],
+        rest: &[TensorId],
+        b: Option<TensorId>,
+    ) -> (FusedMulMat, Vec<TensorId>) {
+        let mut src: Vec<TensorId> = matrices.iter().map(|&w| self.mapped(w)).collect();
+        match self.before_norm(rest[0]) {
+            Some((eps, x, weight)) => {
+                f.norm_eps = Some(eps);
+                src.extend([x, weight]);
+            }
+            None => src.push(self.mapped(rest[0])),
+        }
+        src.extend(rest[1..].iter().chain(&b).map(|&s| self.mapped(s)));
+        (f, src)
+    }
+
+    /// What a norm that products take along reads, in x's shape: eps, values, weight.
+    fn before_norm(&mut self, x: TensorId) -> Option<(f32, TensorId, TensorId)> {
+        let normed = self.shown_whole(x);
+        if !self.norms.contains(&normed) {
+            return None;
+        }
+        let (Op::RmsNorm { eps }, values, weight) = self.norm_of(normed)? else {
+            return None;
+        };
+        let (mut values, weight) = (self.mapped(values), self.mapped(weight));
+        if normed != x {
+            let shape = self.old.get(x);
+            let view = Tensor {
+                origin: Origin::View { offset_bytes: 0 },
+                src: vec![values],
+                ..shape.clone()
+            };
+            values = self.push(view);
+        }
+        Some((eps, values, weight))
+    }
+
+    /// The tensor whose values `x` shows, all of them in order.
+    fn shown_whole(&self, mut x: TensorId) -> TensorId {
+        let n_values = self.old.get(x).n_values();
+        loop {
+            let t = self.old.get(x);
+            let whole = t.n_values() == n_values && t.is_contiguous();
+            match t.origin {
+                Origin::View { .. } if whole => x = t.src[0],
+                _ => return x,
+            }
+        }
+    }
+
+    /// Finds the norms whose readers are all products that take them along.
+    pub(super) fn find_norms(&mut self, rules: &dyn Rules) {
+        let candidates = self.old.ids().filter(|&id| {
+            let contiguous = |x: TensorId| self.old.get(x).is_contiguous();
+            self.norm_of(id).is_some_and(|(_, x, _)| contiguous(x)) && contiguous(id)
+        });
+        self.norms = candidates.collect();
+        for id in self.old.ids() {
+            let t = self.old.get(id);
+            for (at, &s) in t.src.iter().enumerate() {
+                let normed = self.shown_whole(s);
+                let takes = match t.origin {
+                    Origin::View { .. } => self.shown_whole(id) == normed,
+                    Origin::Op(Op::MulMat | Op::MulMatId) => {
+                        at == 1 && rules.mul_mat_norm(self.old.get(t.src[0]), self.old.get(s))
+                    }
+                    _ => false,
+                };
+                if !takes {
+                    self.norms.remove(&normed);
+                }
+            }
+        }
+        for &id in &self.old.outputs {
+            let shown = self.shown_whole(id);
+            self.norms.remove(&shown);
+        }
+    }
+
     /// `ADD(MUL_MAT(w, x), b)` becomes `MUL_MAT_ADD`; `ADD(MOE_SUM(..), b)` likewise.
     pub(super) fn fuse_add(&mut self, tensor: &mut Tensor, id: TensorId) {
         let add = self.old.get(id);
         let (product, b) = (self.old.get(add.src[0]), self.old.get(add.src[1]));
         let same = b.ne == add.ne && b.live == add.live;
         let bias = b.ne == [add.ne[0], 1, 1, 1];
-        let op = match self.sole(add.src[0]) {
-            Some(Op::MulMat) if (same || bias) && add.ne[2..] == [1, 1] => Op::MulMatAdd,
-            Some(Op::MoeSum) if same && product.src.len() == 2 => Op::MoeSum,
-            _ => return,
-        };
-        tensor.origin = Origin::Op(op);
-        tensor.src = [product.src[0], product.src[1], add.src[1]]
-            .map(|s| self.mapped(s))
-            .to_vec();
+        match self.sole(add.src[0]) {
+            Some(Op::MulMat) if (same || bias) && add.ne[2..] == [1, 1] => {
+                let f = FusedMulMat {
+                    add: true,
+                    ..FusedMulMat::default()
+                };
+                let (f, src) =
+                    self.operands(f, &product.src[..1], &product.src[1..], Some(add.src[1]));
+                tensor.origin = Origin::Op(Op::FusedMulMat(f));
+                tensor.src = src;
+            }
+            Some(Op::MoeSum) if same && product.src.len() == 2 => {
+                tensor.origin = Origin::Op(Op::MoeSum);
+                let operands = [product.src[0], product.src[1], add.src[1]];
+                tensor.src = operands.map(|s| self.mapped(s)).to_vec();
+            }
+            _ => {}
+        }
     }
 
     /// `GLU(MUL_MAT(gate, x), MUL_MAT(up, x))` becomes `MUL_MAT_GLU`, also for experts.
@@ -68,9 +179,9 @@ impl Rewriter<'_> {
             return;
         };
         let (gate, up) = (self.old.get(gate_id), self.old.get(up_id));
-        let op = match (self.sole(gate_id), self.sole(up_id)) {
-            (Some(Op::MulMat), Some(Op::MulMat)) => Op::MulMatGlu(kind),
-            (Some(Op::MulMatId), Some(Op::MulMatId)) => Op::MulMatIdGlu(kind),
+        let ids = match (self.sole(gate_id), self.sole(up_id)) {
+            (Some(Op::MulMat), Some(Op::MulMat)) => false,
+            (Some(Op::MulMatId), Some(Op::MulMatId)) => true,
             _ => return,
         };
         let (w, w2) = (self.old.get(gate.src[0]), self.old.get(up.src[0]));
@@ -78,10 +189,13 @@ impl Rewriter<'_> {
         if !alike || !rules.mul_mat_glu(w, self.old.get(gate.src[1])) {
             return;
         }
-        tensor.origin = Origin::Op(op);
-        let operands = [gate.src[0], up.src[0]]
-            .into_iter()
-            .chain(gate.src[1..].iter().copied());
-        tensor.src = operands.map(|s| self.mapped(s)).collect();
+        let f = FusedMulMat {
+            glu: Some(kind),
+            ids,
+            ..FusedMulMat::default()
+        };
+        let (f, src) = self.operands(f, &[gate.src[0], up.src[0]], &gate.src[1..], None);
+        tensor.origin = Origin::Op(Op::FusedMulMat(f));
+        tensor.src = src;
     }
 }

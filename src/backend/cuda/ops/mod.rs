@@ -18,10 +18,8 @@ use crate::graph::Op;
 pub fn kernels(node: &Node<'_>) -> Option<Answer> {
     match node.op {
         Op::MulMat => mul_mat::mul_mat(node),
-        Op::MulMatAdd => mul_mat::mul_mat_add(node),
-        Op::MulMatGlu(kind) => mul_mat::mul_mat_glu(node, kind),
+        Op::FusedMulMat(f) => mul_mat::fused(node, &f),
         Op::MulMatId => mul_mat::mul_mat_id(node),
-        Op::MulMatIdGlu(kind) => mul_mat::mul_mat_id_glu(node, kind),
         Op::PackF16 => mul_mat::pack_f16(node),
         // 8-bit activations are the CPU's.
         Op::QuantizeQ8 { .. } => None,

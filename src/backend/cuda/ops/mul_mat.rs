@@ -2,7 +2,7 @@
 
 use super::super::kernel::{Answer, Arg, Kernel, Node, n_rows};
 use super::super::layout;
-use crate::graph::{GluKind, Origin, Tensor};
+use crate::graph::{FusedMulMat, Origin, Tensor};
 use crate::quant::DType;
 
 /// Rows of a matrix that lie together on the device.
@@ -25,78 +25,48 @@ const MOST_GROUPS: usize = 32768;
 /// `moe_bucket` keeps this many counters.
 const MOST_EXPERTS: usize = 1024;
 
-/// Operands of a matrix-vector job, by index.
-struct Job {
-    w: usize,
-    w2: Option<usize>,
-    x: usize,
-    ids: Option<usize>,
-    b: Option<usize>,
-    glu: i32,
-}
-
-impl Job {
-    fn new(w: usize, x: usize) -> Job {
-        Job {
-            w,
-            w2: None,
-            x,
-            ids: None,
-            b: None,
-            glu: 0,
-        }
-    }
-}
-
 /// True for weights that the device holds in unit order.
 fn is_matrix(w: &Tensor) -> bool {
     w.origin == Origin::Weight && w.ne[3] == 1 && layout::has_type(w.dtype)
 }
 
-/// Products read x and write y in rows without gaps in dimension 0; a third
-/// dimension is for experts only.
-fn vec(node: &Node<'_>, job: &Job) -> Option<Answer> {
-    let (w, x) = (node.src[job.w], node.src[job.x]);
-    if !is_matrix(w)
-        || job
-            .w2
-            .is_some_and(|i| !is_matrix(node.src[i]) || node.src[i].dtype != w.dtype)
-    {
+/// The matrix-vector form. Products read x and write y in rows without gaps in
+/// dimension 0; a third dimension is for experts only.
+fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
+    let (w, x) = (node.src[0], node.src[f.x_at()]);
+    let matrices = &node.src[..f.x_at()];
+    if matrices.iter().any(|m| !is_matrix(m) || m.dtype != w.dtype) {
         return None;
     }
-    let groups = match job.ids {
-        Some(ids) => n_rows(node.src[ids]) * node.src[ids].ne[0],
+    let groups = match f.ids_at().map(|at| node.src[at]) {
+        Some(ids) => n_rows(ids) * ids.ne[0],
         None if x.ne[2..] == [1, 1] => x.ne[1].div_ceil(COLUMNS),
         None => return None,
     };
-    let exact = node.exact || w.dtype == DType::F32;
-    let (entry, most) = match exact {
-        true if w.dtype != DType::F32 => ("mul_mat_vec_exact", MOST_SPLIT_EXACT),
-        true => ("mul_mat_vec_exact", MOST_SPLIT),
-        false => ("mul_mat_vec", MOST_SPLIT),
+    let (entry, most) = match (node.exact, w.dtype) {
+        (_, DType::F32) => ("mul_mat_vec_exact", MOST_SPLIT),
+        (true, _) => ("mul_mat_vec_exact", MOST_SPLIT_EXACT),
+        (false, _) => ("mul_mat_vec", MOST_SPLIT),
     };
     let tiles = w.ne[1].div_ceil(TILE_ROWS);
     let split = split(tiles * groups, w.ne[0].div_ceil(256), most);
-    let blocks = tiles.div_ceil(VEC_WARPS / split);
     let y = groups.min(MOST_GROUPS);
+    let grid = [tiles.div_ceil(VEC_WARPS / split), y, groups.div_ceil(y)];
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
-    let kernel = Kernel::new(
-        format!("{entry}_{}", w.dtype.name()),
-        [blocks, y, groups.div_ceil(y)],
-        (VEC_WARPS * 32) as u32,
-    )
-    .args([
-        Arg::Src(job.w),
-        view(job.w2),
-        Arg::Src(job.x),
-        view(job.ids),
-        view(job.b),
+    let entry = format!("{entry}_{}", w.dtype.name());
+    let kernel = Kernel::new(entry, grid, (VEC_WARPS * 32) as u32).args([
+        Arg::Src(0),
+        view(f.glu.map(|_| 1)),
+        Arg::Src(f.x_at()),
+        view(f.norm_at()),
+        view(f.ids_at()),
+        view(f.b_at()),
         Arg::Dst,
-        Arg::I32(job.glu),
+        Arg::I32(f.glu.map_or(0, |kind| kind as i32)),
         Arg::I32(split as i32),
-    ])
-    .job();
-    Some(kernel.into())
+        Arg::F32(f.norm_eps.unwrap_or(0.0)),
+    ]);
+    Some(kernel.job().into())
 }
 
 /// Warps that share a row tile: as many as run at once, no more than have work.
@@ -127,49 +97,26 @@ fn mat(node: &Node<'_>, packed: usize, b: Option<usize>) -> Option<Answer> {
 pub fn mul_mat(node: &Node<'_>) -> Option<Answer> {
     match node.src.len() {
         3 => mat(node, 2, None),
-        _ => vec(node, &Job::new(0, 1)),
+        _ => vec(node, &FusedMulMat::default()),
     }
 }
 
-pub fn mul_mat_add(node: &Node<'_>) -> Option<Answer> {
-    match node.src.len() {
-        4 => mat(node, 3, Some(2)),
-        _ => {
-            let job = Job {
-                b: Some(2),
-                ..Job::new(0, 1)
-            };
-            vec(node, &job)
-        }
+pub fn fused(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
+    let packed = f.n_operands();
+    match node.src.len() > packed {
+        true if f.glu.is_none() && f.norm_eps.is_none() && !f.ids => mat(node, packed, f.b_at()),
+        true => None,
+        false => vec(node, f),
     }
-}
-
-pub fn mul_mat_glu(node: &Node<'_>, kind: GluKind) -> Option<Answer> {
-    let job = Job {
-        w2: Some(1),
-        glu: kind as i32,
-        ..Job::new(0, 2)
-    };
-    vec(node, &job)
-}
-
-pub fn mul_mat_id_glu(node: &Node<'_>, kind: GluKind) -> Option<Answer> {
-    let job = Job {
-        w2: Some(1),
-        ids: Some(3),
-        glu: kind as i32,
-        ..Job::new(0, 2)
-    };
-    vec(node, &job)
 }
 
 pub fn mul_mat_id(node: &Node<'_>) -> Option<Answer> {
     if node.src.len() < 4 {
-        let job = Job {
-            ids: Some(2),
-            ..Job::new(0, 1)
+        let ids = FusedMulMat {
+            ids: true,
+            ..FusedMulMat::default()
         };
-        return vec(node, &job);
+        return vec(node, &ids);
     }
     let (w, ids) = (node.src[0], node.src[2]);
     let n_expert = w.ne[2];
