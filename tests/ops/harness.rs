@@ -12,6 +12,7 @@ use llama_rs::quant::DType;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+#[allow(unused_imports, reason = "not every test has random weights")]
 pub use random::{Random, random_weights};
 
 /// Half a unit in the last place of f32, relative: what one rounding may lose.

@@ -12,8 +12,8 @@ use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-/// Bytes that travel at once: long enough for full bandwidth, short enough that the
-/// first piece is soon on its way.
+/// Most bytes that travel at once: long enough for full bandwidth, short enough that
+/// the first piece is soon on its way.
 const PIECE_BYTES: usize = 16 << 20;
 /// Pieces in flight: one is filled, one travels, one is rearranged, one is spare.
 const SLOTS: usize = 4;
@@ -56,18 +56,18 @@ impl Weights {
         progress: &dyn Fn(usize),
     ) -> Result<()> {
         let context = stream.context().clone();
+        let mut missing = lower::weights(graph);
+        missing.retain(|&(id, form)| self.get(&graph.get(id).name, form).is_none());
+        let longest = missing.iter().map(|&(id, _)| graph.get(id).bytes()).max();
         let mut uploader = Uploader {
             stream,
             slots: Vec::new(),
+            slot_bytes: longest.unwrap_or(0).min(PIECE_BYTES),
             next: 0,
             progress,
         };
-        for (id, form) in lower::weights(graph) {
+        for (id, form) in missing {
             let tensor = graph.get(id);
-            let key = (tensor.name.clone(), form);
-            if self.buffers.contains_key(&key) {
-                continue;
-            }
             let data = host.weight(&tensor.name).ok_or_else(|| Error::Shape {
                 op: "upload",
                 detail: format!("{} has no data", tensor.name),
@@ -83,7 +83,7 @@ impl Weights {
                 Form::Plain => uploader.plain(&buffer, data)?,
                 Form::Matrix => uploader.matrix(&buffer, tensor, data)?,
             }
-            self.buffers.insert(key, buffer);
+            self.buffers.insert((tensor.name.clone(), form), buffer);
         }
         stream.sync()
     }
@@ -92,6 +92,8 @@ impl Weights {
 struct Uploader<'a> {
     stream: &'a Stream,
     slots: Vec<Slot>,
+    /// As much as the longest weight has, at most a piece.
+    slot_bytes: usize,
     next: usize,
     progress: &'a dyn Fn(usize),
 }
@@ -102,10 +104,10 @@ impl Uploader<'_> {
         let context = self.stream.context();
         if self.slots.len() < SLOTS {
             self.slots.push(Slot {
-                pinned: PinnedBuffer::alloc(context, PIECE_BYTES, "the way of the weights")?,
+                pinned: PinnedBuffer::alloc(context, self.slot_bytes, "the way of the weights")?,
                 staging: DeviceBuffer::alloc(
                     context,
-                    PIECE_BYTES,
+                    self.slot_bytes,
                     "the way of the weights",
                     REMEDY,
                 )?,
@@ -150,7 +152,7 @@ impl Uploader<'_> {
     fn matrix(&mut self, buffer: &DeviceBuffer, tensor: &Tensor, data: &[u8]) -> Result<()> {
         for piece in layout::pieces(tensor.dtype, tensor.ne, PIECE_BYTES) {
             let range = piece.src_offset_bytes..piece.src_offset_bytes + piece.src_bytes;
-            let Some(raw) = data.get(range).filter(|raw| raw.len() <= PIECE_BYTES) else {
+            let Some(raw) = data.get(range).filter(|raw| raw.len() <= self.slot_bytes) else {
                 return Err(Error::input(format!(
                     "{}: rows of {} values are too long for CUDA; run with --device cpu",
                     tensor.name, tensor.ne[0]
