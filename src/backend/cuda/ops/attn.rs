@@ -8,8 +8,8 @@ use crate::quant::DType;
 /// multiprocessor holds (by registers) and the blocks that share a head's columns.
 const HEAD_DIMS: [(usize, usize, usize); 7] = [
     (64, 4, 1),
-    (80, 3, 1),
-    (96, 3, 1),
+    (80, 2, 1),
+    (96, 2, 1),
     (112, 2, 1),
     (128, 2, 1),
     (192, 2, 1),
