@@ -275,8 +275,9 @@ __device__ __forceinline__ void attn_prefill(const Attn& a) {
         attn_prefill<HD>(ATTN_STRUCT);                                                                  \
     }
 
-// Blocks of 128 on a multiprocessor: three by Hopper's shared memory, fewer elsewhere.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+// Blocks for 128 on a multiprocessor: three by the shared memory of sm_90 and sm_100, two
+// at most elsewhere.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1200)
 #define BLOCKS_128 2
 #else
 #define BLOCKS_128 3

@@ -326,8 +326,8 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
     }
 
 ATTN_SPLIT(64, 64, 4)
-ATTN_SPLIT(80, 80, 3)
-ATTN_SPLIT(96, 96, 3)
+ATTN_SPLIT(80, 80, 2)
+ATTN_SPLIT(96, 96, 2)
 ATTN_SPLIT(112, 112, 2)
 ATTN_SPLIT(128, 128, 2)
 ATTN_SPLIT(192, 192, 2)

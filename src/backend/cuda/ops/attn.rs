@@ -8,8 +8,8 @@ use crate::quant::DType;
 /// multiprocessor holds (by registers) and the blocks that share a head's columns.
 const HEAD_DIMS: [(usize, usize, usize); 7] = [
     (64, 4, 1),
-    (80, 3, 1),
-    (96, 3, 1),
+    (80, 2, 1),
+    (96, 2, 1),
     (112, 2, 1),
     (128, 2, 1),
     (192, 2, 1),
@@ -51,7 +51,7 @@ pub fn attn(node: &Node<'_>, params: &AttnParams, shape: &AttnShape) -> Option<A
         return Some(kernel.into());
     }
     let (tiles, heads) = (rows.div_ceil(SPLIT_ROWS), shape.n_head_kv * columns);
-    let n_split = splits(node, N_SM * per_sm / (tiles * heads));
+    let n_split = splits(node, N_SM * per_sm / (tiles * heads).max(1));
     let grid = [n_split * tiles, heads, 1];
     let kernel = Kernel::new(format!("attn_split_{head_dim}"), grid, THREADS);
     with_combine(node, params, shape, kernel, n_split)
@@ -81,7 +81,7 @@ fn any(node: &Node<'_>, params: &AttnParams, shape: &AttnShape) -> Option<Answer
         return None;
     }
     // 64 registers a thread: eight blocks a multiprocessor.
-    let n_split = splits(node, N_SM * 8 / (n * shape.n_head));
+    let n_split = splits(node, N_SM * 8 / (n * shape.n_head).max(1));
     let kernel = Kernel::new("attn_any", [n_split * shape.n_head, n, 1], THREADS);
     with_combine(node, params, shape, kernel.shared(shared_bytes), n_split)
 }
