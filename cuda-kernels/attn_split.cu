@@ -273,15 +273,17 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
     __shared__ __align__(16) SplitShared<HD, COLS> shared;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int split = blockIdx.x % n_split, first_row = blockIdx.x / n_split * ROWS;
+    int chunk = split * ATTN_WARPS + warp, cell = chunk * CHUNK_CELLS + lane;
+    // Which cells are seen is asked a chunk ahead, the first time before the counts are
+    // there to look at.
+    const bool exists = cell < a.cell_pos.ne[0];
+    int cell_pos = exists ? ints(a.cell_pos)[cell] : -1, cell_seq = exists ? ints(a.cell_seq)[cell] : -1;
     const int group = group_of(a), n_rows = min(ROWS, live_tokens(a) * group - first_row);
     const int n_cells = live_cells(a);
     const int n_chunks = (n_cells + CHUNK_CELLS - 1) / CHUNK_CELLS, n_left = n_chunks - split * ATTN_WARPS;
     if (n_rows <= 0 || (n_left <= 0 && n_split > 1)) return;
     const int stride = n_split * ATTN_WARPS;
-    int chunk = split * ATTN_WARPS + warp, cell = chunk * CHUNK_CELLS + lane;
-    // Which cells are seen is asked a chunk ahead.
-    int cell_pos = cell < n_cells ? ints(a.cell_pos)[cell] : -1;
-    int cell_seq = cell < n_cells ? ints(a.cell_seq)[cell] : -1;
+    if (cell >= n_cells) cell_pos = cell_seq = -1;
     const Tokens tokens = stage_rows<HD, COLS>(a, shared, first_row, n_rows, warp, lane);
 
     // This lane's rows g and g + 8: their tokens among the block's, -1 for dead rows.

@@ -31,9 +31,8 @@ struct Normed {
 };
 
 template <typename T>
-__device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y, int t, int lane) {
+__device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y, double pos, int lane) {
     const int half = p.n_rot / 2;
-    const double pos = half > 0 ? (double)((const int*)p.pos.data)[t] : 0.;
     for (int i = lane; i < half; i += WARP) {
         double angle = pos * p.coefficients[i];
         if (p.factors.data) angle /= ((const float*)p.factors.data)[i];
@@ -55,6 +54,9 @@ __device__ __forceinline__ void head_row(const HeadRows& p, long long r) {
     const int lane = threadIdx.x % WARP, head_dim = p.x.ne[0];
     const RowIndex at = row_index(p.x, r);
     const int head = at.i1, t = at.i2;
+    // Asked for at once, before any of them is looked at; garbage for dead tokens.
+    const int pos = p.pos.data && t < p.pos.ne[0] ? ((const int*)p.pos.data)[t] : 0;
+    const int slot = p.slots.data && t < p.slots.ne[0] ? ((const int*)p.slots.data)[t] : -1;
     if (!is_live(p.x, at) || (p.pos.data && t >= dim(p.pos, 0))) return;
     Normed v = {row_of<const float>(p.x, head, t, at.i3), (const float*)p.weight.data, 1.f};
     if (v.weight) {
@@ -63,17 +65,16 @@ __device__ __forceinline__ void head_row(const HeadRows& p, long long r) {
         v.scale = 1.f / sqrtf(warp_sum(sum) / head_dim + p.eps);
     }
     if (!p.slots.data) {
-        turn_and_store(p, v, row_of<float>(p.dst, head, t, at.i3), t, lane);
+        turn_and_store(p, v, row_of<float>(p.dst, head, t, at.i3), pos, lane);
         return;
     }
     if (t >= dim(p.slots, 0)) return;
-    const int slot = ((const int*)p.slots.data)[t];
     if (slot < 0 || slot >= dim(p.dst, 1)) return;
     if (p.dst.dtype == 1) {
-        turn_and_store(p, v, row_of<half>(p.dst, slot) + head * head_dim, t, lane);
+        turn_and_store(p, v, row_of<half>(p.dst, slot) + head * head_dim, pos, lane);
     } else if (p.dst.dtype == 30) {
-        turn_and_store(p, v, row_of<__nv_bfloat16>(p.dst, slot) + head * head_dim, t, lane);
+        turn_and_store(p, v, row_of<__nv_bfloat16>(p.dst, slot) + head * head_dim, pos, lane);
     } else {
-        turn_and_store(p, v, row_of<float>(p.dst, slot) + head * head_dim, t, lane);
+        turn_and_store(p, v, row_of<float>(p.dst, slot) + head * head_dim, pos, lane);
     }
 }

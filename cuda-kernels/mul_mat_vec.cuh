@@ -36,7 +36,7 @@ struct Columns {
         w = (const uint8_t*)job.w.data;
         w2 = (const uint8_t*)job.w2.data;
         expert = job.ids.data != nullptr;
-        u = 0;
+        n = u = 0;
         if (!expert) {
             t0 = (int)group * COLUMNS;
             n = max(min(dim(job.x, 1) - t0, COLUMNS), 0);
@@ -45,9 +45,9 @@ struct Columns {
         const int n_used = job.y.ne[1];
         t0 = (int)(group / n_used);
         u = (int)(group % n_used);
+        if (t0 >= job.ids.ne[1]) return;
+        const int id = row_of<int>(job.ids, t0)[u];  // under way beside the live count
         n = t0 < dim(job.x, 2) ? 1 : 0;
-        if (n == 0) return;
-        const int id = row_of<int>(job.ids, t0)[u];
         // Ids come from TOP_K and are in range; garbage would read foreign memory.
         const int e = min(max(id, 0), job.w.ne[2] - 1);
         const size_t matrix = (job.w.ne[1] + TILE_ROWS - 1) / TILE_ROWS * tile_bytes;
