@@ -44,7 +44,8 @@ impl Rules for CudaRules {
         } else {
             x.n_values() / x.ne[0]
         };
-        !self.exact && w.dtype != DType::F32 && n > VEC_TOKENS
+        let sorts = w.ne[2] <= ops::MOST_EXPERTS;
+        !self.exact && w.dtype != DType::F32 && n > VEC_TOKENS && sorts
     }
 
     fn mul_mat_add(&self) -> bool {
