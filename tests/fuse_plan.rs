@@ -234,6 +234,44 @@ fn a_factor_for_each_row_is_not_a_norm_weight() {
     );
 }
 
+/// Products on CUDA take the norm before them only when they read its very rows:
+/// its sum runs over `k`, its weight has `k` values.
+#[test]
+fn products_take_no_norm_of_other_rows() {
+    let mut store = Store::default();
+    let mut random = Random(7);
+    store.f32("x", &[K, N], &random.units(K * N));
+    store.f32("heads", &[K / 2, 2, N], &random.units(K * N));
+    store.f32("row", &[K, 1], &random.units(K));
+    for k in [K, K / 2] {
+        store.f32(&format!("norm{k}"), &[k], &random.units(k));
+        store.f32(&format!("w{k}"), &[k, K], &random.units(k * K));
+    }
+    let norms = |x: &str, k_norm: usize, view: &dyn Fn(&mut Builder<'_>, TensorId) -> TensorId| {
+        let mut b = Builder::new(&store, ONE);
+        let [x, weight] = [x, &format!("norm{k_norm}")].map(|n| operand(&mut b, &store, n));
+        let norm = b.op(Op::RmsNorm { eps: 1e-6 }, &[x]).expect("shape");
+        let normed = b.mul(norm, weight).expect("shape");
+        let x = view(&mut b, normed);
+        let w = format!("w{}", b.graph.get(x).ne[0]);
+        let w = operand(&mut b, &store, &w);
+        let y = b.mul_mat(w, x).expect("shape");
+        b.output(y);
+        let lowered = llama_rs::backend::cuda::lower(&b.graph, true);
+        let is_norm =
+            |t: &&llama_rs::graph::Tensor| matches!(t.origin, Origin::Op(Op::RmsNorm { .. }));
+        lowered.tensors.iter().filter(is_norm).count()
+    };
+    let whole = norms("x", K, &|b, x| b.reshape(x, &[K, N, 1]).expect("whole"));
+    assert_eq!(whole, 0, "taken along");
+    let joined = norms("heads", K / 2, &|b, x| {
+        b.reshape(x, &[K, N]).expect("whole")
+    });
+    assert_eq!(joined, 1, "heads side by side");
+    let part = norms("row", K, &|b, x| b.slice(x, 0, 0, K / 2).expect("a window"));
+    assert_eq!(part, 1, "half a row");
+}
+
 #[test]
 fn a_chain_needs_two_buffers() {
     let store = store(1);

@@ -194,21 +194,18 @@ impl<'a> Setup<'a> {
         let Some(Device::Cuda(_)) = self.placement.offload else {
             return Ok(need);
         };
+        let mut demand = cuda::Demand::default();
         for graph in &self.graphs {
-            let mut split = schedule.split(graph)?;
-            split.segments.retain(|s| s.device == OFFLOAD);
-            let mut weights = 0usize;
-            for segment in split.segments {
-                let lowered = cuda::lower(&segment.graph, self.exact);
-                weights = weights.saturating_add(cuda::weight_bytes(&lowered));
-                let compute = cuda::compute_bytes(&lowered, self.exact);
-                need.compute = need.compute.max(compute);
+            let segments = schedule.split(graph)?.segments;
+            for segment in segments.iter().filter(|s| s.device == OFFLOAD) {
+                demand.add(&cuda::lower(&segment.graph, self.exact), self.exact);
             }
-            need.weights = need.weights.max(weights);
         }
+        need.weights = demand.weights();
+        need.compute = demand.compute();
         let caches = (0..).zip(self.cache_bytes());
         let on_device = caches.filter(|&(at, _)| schedule.cache(CacheId(at)) == OFFLOAD);
-        need.kv = on_device.map(|(_, bytes)| bytes).sum();
+        need.kv = on_device.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes));
         Ok(need)
     }
 

@@ -91,7 +91,7 @@ impl Devices {
             backends: backends(model, params, &schedule, &bytes, context)?,
             schedule,
             load,
-            kv_bytes: bytes.iter().sum(),
+            kv_bytes: bytes.iter().fold(0, |sum, b| sum.saturating_add(*b)),
         };
         devices.prepare(setup.graphs(), need.weights, progress)?;
         Ok(devices)

@@ -247,6 +247,19 @@ impl Session {
         let width = self.width(n, all_outputs);
         let key = Key { wanted, width };
         self.compile(key)?;
+        let first = self.n_past;
+        let done = self.place_and_run(key, tokens);
+        // A step that failed leaves no cells behind that later tokens would see.
+        self.n_past += n;
+        if done.is_err() {
+            self.truncate(first);
+        }
+        done.map(|()| key)
+    }
+
+    /// Gives each token its cell and runs the graph.
+    fn place_and_run(&mut self, key: Key, tokens: &[u32]) -> Result<()> {
+        let n = tokens.len();
         let first = self.n_past as i32;
         let full = || Error::DoesNotFit("the KV cache has no free cell; raise -c".to_string());
         let slots = self.cells.place(0, first, n).ok_or_else(full)?;
@@ -260,10 +273,8 @@ impl Session {
             .ok_or_else(nothing_to_evaluate)?;
         let ids: Vec<i32> = tokens.iter().map(|&t| t as i32).collect();
         let pos: Vec<i32> = (first..first + n as i32).collect();
-        let out: Vec<i32> = match all_outputs {
-            true => (0..n as i32).collect(),
-            false => vec![n as i32 - 1],
-        };
+        let n_outputs = key.width.n_outputs.min(n) as i32;
+        let out: Vec<i32> = (n as i32 - n_outputs..n as i32).collect();
         run.set_input(Input::Tokens, &ids)?;
         run.set_input(Input::Pos, &pos)?;
         run.set_input(Input::Seq, &vec![0; n])?;
@@ -279,9 +290,7 @@ impl Session {
             run.set_input(Input::CellSeq { swa }, cells.seq())?;
             run.set_count(Count::Cells { swa }, cells.pos().len());
         }
-        run.run()?;
-        self.n_past += n;
-        Ok(key)
+        run.run()
     }
 
     fn compile(&mut self, key: Key) -> Result<()> {

@@ -47,7 +47,7 @@ impl CudaBackend {
         exact: bool,
     ) -> Result<CudaBackend> {
         let stream = Arc::new(Stream::new(&context)?);
-        let total: usize = caches.iter().map(|c| c.1).sum();
+        let total = caches.iter().fold(0usize, |sum, c| sum.saturating_add(c.1));
         let what = format!("the KV cache ({} MiB in all)", total >> 20);
         let mut buffers = HashMap::new();
         for &(id, bytes) in caches {

@@ -2,7 +2,7 @@
 //! that change in a few places a step, so only what changed is uploaded.
 
 use super::context::Context;
-use super::memory::DeviceBuffer;
+use super::memory::{DeviceBuffer, PinnedBuffer};
 use super::stream::Stream;
 use crate::error::Result;
 use crate::graph::Input;
@@ -17,8 +17,8 @@ pub struct Cells {
 
 struct Array {
     device: DeviceBuffer,
-    /// What the device holds.
-    shadow: Vec<i32>,
+    /// What the device holds, once the stream is past the uploads.
+    host: PinnedBuffer,
 }
 
 impl Cells {
@@ -35,7 +35,7 @@ impl Cells {
         if let Some(array) = self
             .arrays
             .get(&input)
-            .filter(|a| a.shadow.len() == n_cells)
+            .filter(|a| a.device.bytes() == 4 * n_cells)
         {
             return Ok(array.device.address());
         }
@@ -44,8 +44,8 @@ impl Cells {
         // SAFETY: exactly the buffer.
         unsafe { stream.fill(device.address(), 0, bytes)? };
         let address = device.address();
-        let shadow = vec![0; n_cells];
-        self.arrays.insert(input, Array { device, shadow });
+        let host = PinnedBuffer::alloc(&self.context, bytes, "the list of cells")?;
+        self.arrays.insert(input, Array { device, host });
         Ok(address)
     }
 
@@ -54,25 +54,20 @@ impl Cells {
         let Some(array) = self.arrays.get_mut(&input) else {
             return Ok(false);
         };
-        let same = |(a, b): &(&i32, &i32)| a == b;
-        let old = &mut array.shadow[..data.len()];
-        let first = old.iter().zip(data).take_while(same).count();
-        let last = data.len()
-            - old[first..]
-                .iter()
-                .zip(&data[first..])
-                .rev()
-                .take_while(same)
-                .count();
+        let same = |(old, new): &(&[u8], &i32)| *old == new.to_ne_bytes();
+        let old = array.host.as_slice().chunks_exact(4).zip(data);
+        let first = old.clone().take_while(same).count();
+        let last = data.len() - old.skip(first).rev().take_while(same).count();
         if first < last {
-            old[first..last].copy_from_slice(&data[first..last]);
-            let bytes: Vec<u8> = data[first..last]
-                .iter()
-                .flat_map(|v| v.to_ne_bytes())
-                .collect();
-            // SAFETY: inside the array; from memory that is not pinned the driver has
-            // copied the bytes when the call returns.
-            unsafe { stream.upload(array.device.address() + 4 * first as u64, &bytes)? };
+            let changed = 4 * first..4 * last;
+            let to = &mut array.host.as_mut_slice()[changed.clone()];
+            for (to, v) in to.chunks_exact_mut(4).zip(&data[first..last]) {
+                to.copy_from_slice(&v.to_ne_bytes());
+            }
+            let address = array.device.address() + changed.start as u64;
+            // SAFETY: inside the array. A run waits for the stream; if an earlier copy
+            // is under way without one, this one follows it and brings the same bytes.
+            unsafe { stream.upload(address, &array.host.as_slice()[changed])? };
         }
         Ok(true)
     }

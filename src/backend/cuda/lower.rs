@@ -44,7 +44,8 @@ impl Rules for CudaRules {
         } else {
             x.n_values() / x.ne[0]
         };
-        !self.exact && w.dtype != DType::F32 && n > VEC_TOKENS
+        let sorts = w.ne[2] <= ops::MOST_EXPERTS;
+        !self.exact && w.dtype != DType::F32 && n > VEC_TOKENS && sorts
     }
 
     fn mul_mat_add(&self) -> bool {
@@ -115,12 +116,6 @@ pub fn bytes_of(weight: &Tensor, form: Form) -> usize {
     }
 }
 
-/// Device bytes of all weights that a lowered graph reads.
-pub fn weight_bytes(graph: &Graph) -> usize {
-    let all = weights(graph).into_iter();
-    all.map(|(id, form)| bytes_of(graph.get(id), form)).sum()
-}
-
 /// Scratch memory that the nodes of a lowered graph share.
 pub fn scratch_bytes(graph: &Graph, exact: bool) -> usize {
     let answers = graph
@@ -129,23 +124,7 @@ pub fn scratch_bytes(graph: &Graph, exact: bool) -> usize {
     answers.map(|a| a.scratch_bytes).max().unwrap_or(0)
 }
 
-/// Device bytes that running a lowered graph takes besides weights and caches: the
-/// compute buffer with scratch, and inputs.
-pub fn compute_bytes(graph: &Graph, exact: bool) -> usize {
-    arena_bytes(graph, &Plan::new(graph), exact) + inputs_bytes(graph)
-}
-
 /// Compute buffer, then scratch.
 pub fn arena_bytes(graph: &Graph, plan: &Plan, exact: bool) -> usize {
     plan.bytes.next_multiple_of(ALIGN_BYTES) + scratch_bytes(graph, exact)
-}
-
-/// Inputs at full width, each on a cache line, after the live counts.
-pub fn inputs_bytes(graph: &Graph) -> usize {
-    let inputs = graph
-        .tensors
-        .iter()
-        .filter(|t| matches!(t.origin, Origin::Input(_)));
-    let bytes = inputs.map(|t| t.bytes().next_multiple_of(ALIGN_BYTES));
-    ALIGN_BYTES + bytes.sum::<usize>()
 }

@@ -7,6 +7,7 @@ mod backend;
 mod bind;
 mod cells;
 pub mod context;
+mod demand;
 pub mod device;
 pub mod driver;
 mod exec;
@@ -21,5 +22,6 @@ mod weights;
 
 pub use backend::CudaBackend;
 pub use context::Context;
+pub use demand::Demand;
 pub use device::{DeviceInfo, Unavailable, discover};
-pub use lower::{compute_bytes, lower, runs, weight_bytes};
+pub use lower::{lower, runs};

@@ -7,7 +7,7 @@ use super::memory::{DeviceBuffer, PinnedBuffer};
 use super::stream::{Event, Stream};
 use crate::backend::cpu::Storage;
 use crate::error::{Error, Result};
-use crate::graph::{Graph, Tensor};
+use crate::graph::{Graph, Tensor, TensorId};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -55,7 +55,6 @@ impl Weights {
         graph: &Graph,
         progress: &dyn Fn(usize),
     ) -> Result<()> {
-        let context = stream.context().clone();
         let mut missing = lower::weights(graph);
         missing.retain(|&(id, form)| self.get(&graph.get(id).name, form).is_none());
         let longest = missing.iter().map(|&(id, _)| graph.get(id).bytes()).max();
@@ -66,7 +65,21 @@ impl Weights {
             next: 0,
             progress,
         };
-        for (id, form) in missing {
+        let sent = self.send(&mut uploader, host, graph, &missing);
+        // Also after an error: no copy may be under way when its memory goes.
+        let arrived = stream.sync();
+        sent.and(arrived)
+    }
+
+    /// Allocates weights and puts them on their way.
+    fn send(
+        &mut self,
+        uploader: &mut Uploader<'_>,
+        host: &dyn Storage,
+        graph: &Graph,
+        missing: &[(TensorId, Form)],
+    ) -> Result<()> {
+        for &(id, form) in missing {
             let tensor = graph.get(id);
             let data = host.weight(&tensor.name).ok_or_else(|| Error::Shape {
                 op: "upload",
@@ -78,14 +91,14 @@ impl Weights {
                 tensor.name,
                 self.bytes() >> 20
             );
-            let buffer = DeviceBuffer::alloc(&context, bytes, &what, REMEDY)?;
+            let buffer = DeviceBuffer::alloc(uploader.stream.context(), bytes, &what, REMEDY)?;
             match form {
                 Form::Plain => uploader.plain(&buffer, data)?,
                 Form::Matrix => uploader.matrix(&buffer, tensor, data)?,
             }
             self.buffers.insert((tensor.name.clone(), form), buffer);
         }
-        stream.sync()
+        Ok(())
     }
 }
 

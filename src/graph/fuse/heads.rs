@@ -70,7 +70,8 @@ impl Rewriter<'_> {
         let n_values = self.old.get(id).n_values();
         loop {
             let t = self.old.get(id);
-            if self.uses[id.at()] != 1 || t.n_values() != n_values {
+            let whole = t.n_values() == n_values && t.is_contiguous();
+            if self.uses[id.at()] != 1 || !whole {
                 return None;
             }
             match t.origin {

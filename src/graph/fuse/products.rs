@@ -98,14 +98,15 @@ impl Rewriter<'_> {
         Some((eps, values, weight))
     }
 
-    /// The tensor whose values `x` shows, all of them in order.
+    /// The tensor whose values `x` shows, all of them in order and in rows as long.
     fn shown_whole(&self, mut x: TensorId) -> TensorId {
-        let n_values = self.old.get(x).n_values();
         loop {
             let t = self.old.get(x);
-            let whole = t.n_values() == n_values && t.is_contiguous();
+            let whole = |of: &Tensor| t.n_values() == of.n_values() && t.ne[0] == of.ne[0];
             match t.origin {
-                Origin::View { .. } if whole => x = t.src[0],
+                Origin::View { .. } if t.is_contiguous() && whole(self.old.get(t.src[0])) => {
+                    x = t.src[0];
+                }
                 _ => return x,
             }
         }

@@ -11,11 +11,21 @@ mod norm;
 mod reduce;
 mod rows;
 
-use super::kernel::{Answer, Node};
+use super::kernel::{Answer, Node, n_rows};
 use crate::graph::Op;
+
+pub use mul_mat::MOST_EXPERTS;
+
+/// Longest dimension, and most rows of a result: kernels count with 32 bits, and in
+/// steps that may pass the end.
+const MOST: usize = 1 << 30;
 
 /// The launches that evaluate `node`; `None` when CUDA has no kernel for it.
 pub fn kernels(node: &Node<'_>) -> Option<Answer> {
+    let mut operands = node.src.iter().chain([&node.dst]);
+    if operands.any(|t| t.ne.iter().any(|&n| n > MOST)) || n_rows(node.dst) > MOST {
+        return None;
+    }
     match node.op {
         Op::MulMat => mul_mat::mul_mat(node),
         Op::FusedMulMat(f) => mul_mat::fused(node, &f),

@@ -23,7 +23,7 @@ const MOST_SPLIT_EXACT: usize = 4;
 /// Largest y and z dimension of a grid, rounded down to a handy number.
 const MOST_GROUPS: usize = 32768;
 /// `moe_bucket` keeps this many counters.
-const MOST_EXPERTS: usize = 1024;
+pub const MOST_EXPERTS: usize = 1024;
 
 /// True for weights that the device holds in unit order.
 fn is_matrix(w: &Tensor) -> bool {

@@ -1,0 +1,96 @@
+//! How much device memory graphs take, before there is a device.
+
+use super::lower::{self, Form};
+use crate::graph::plan::ALIGN_BYTES;
+use crate::graph::{Graph, Input, Origin, Plan};
+use std::collections::HashMap;
+
+/// Bytes that lowered graphs take together on one device, caches aside: every weight
+/// once, one compute buffer for all, inputs for each.
+#[derive(Debug, Default)]
+pub struct Demand {
+    weights: HashMap<(String, Form), usize>,
+    /// The lists of cells, which graphs share.
+    cells: HashMap<Input, usize>,
+    inputs: usize,
+    arena: usize,
+}
+
+impl Demand {
+    /// Takes a lowered graph in; `exact` as it was lowered with.
+    pub fn add(&mut self, graph: &Graph, exact: bool) {
+        for (id, form) in lower::weights(graph) {
+            let weight = graph.get(id);
+            let bytes = lower::bytes_of(weight, form);
+            self.weights.insert((weight.name.clone(), form), bytes);
+        }
+        // Live counts come before the inputs.
+        self.inputs += ALIGN_BYTES;
+        for tensor in &graph.tensors {
+            match tensor.origin {
+                Origin::Input(input @ (Input::CellPos { .. } | Input::CellSeq { .. })) => {
+                    self.cells.insert(input, tensor.bytes());
+                }
+                Origin::Input(_) => self.inputs += tensor.bytes().next_multiple_of(ALIGN_BYTES),
+                _ => {}
+            }
+        }
+        let arena = lower::arena_bytes(graph, &Plan::new(graph), exact);
+        self.arena = self.arena.max(arena);
+    }
+
+    /// Bytes of weights.
+    pub fn weights(&self) -> usize {
+        self.weights.values().fold(0, |n, b| n.saturating_add(*b))
+    }
+
+    /// Bytes of the compute buffer and all inputs.
+    pub fn compute(&self) -> usize {
+        self.arena + self.inputs + self.cells.values().sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::{Op, Tensor};
+    use crate::quant::DType;
+
+    /// `w * x` of 32 x 32 weights, x an input of one row.
+    fn product(weight: &str, border: usize) -> Graph {
+        let tensor = |name: &str, ne, origin, src: &[u32]| Tensor {
+            name: name.to_string(),
+            dtype: DType::F32,
+            ne,
+            nb: Tensor::packed(DType::F32, ne),
+            live: None,
+            origin,
+            src: src.iter().map(|&s| crate::graph::TensorId(s)).collect(),
+        };
+        let x = Origin::Input(Input::Border(border));
+        let row = [32, 1, 1, 1];
+        Graph {
+            tensors: vec![
+                tensor(weight, [32, 32, 1, 1], Origin::Weight, &[]),
+                tensor("x", row, x, &[]),
+                tensor("y", row, Origin::Op(Op::MulMat), &[0, 1]),
+            ],
+            outputs: vec![crate::graph::TensorId(2)],
+        }
+    }
+
+    #[test]
+    fn weights_count_once_and_inputs_each_time() {
+        let mut demand = Demand::default();
+        demand.add(&product("a", 0), false);
+        // 32 values of y, then those of x behind the live counts.
+        assert_eq!((demand.weights(), demand.compute()), (4096, 128 + 64 + 128));
+        demand.add(&product("a", 1), false);
+        assert_eq!(
+            (demand.weights(), demand.compute()),
+            (4096, 128 + 2 * (64 + 128))
+        );
+        demand.add(&product("b", 0), false);
+        assert_eq!(demand.weights(), 8192);
+    }
+}
