@@ -200,7 +200,7 @@ fn under_the_driver_things_fail() {
     assert!(text(context.allow_shared(broken, 1001).expect_err("too much"), 1).contains("1001"));
     let launch = || {
         // SAFETY: the stub reads nothing.
-        unsafe { context.launch(&stream, broken, [1, 2, 3], (32, 0), false, &mut []) }
+        unsafe { stream.launch(broken, [1, 2, 3], (32, 0), false, &mut []) }
     };
     let failed = text(launch().expect_err("it fails"), 1);
     for part in ["1 x 2 x 3", "CUDA_ERROR_STUB", "run again"] {

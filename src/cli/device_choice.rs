@@ -57,6 +57,8 @@ fn choose_among(args: &DeviceArgs, required: bool, discover: &dyn Fn() -> Found)
     let none_there = matches!(why, Unavailable::NoDriver | Unavailable::NoGpu { .. });
     if args.asks_for_gpu() || !none_there {
         tracing::warn!("running on the CPU: {why}");
+    } else {
+        tracing::info!("running on the CPU: no NVIDIA GPU is found");
     }
     Ok(cpu)
 }

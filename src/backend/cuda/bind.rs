@@ -189,7 +189,7 @@ impl Launch {
     ///
     /// # Safety
     /// The memory that operands lie in is allocated until the stream is past it.
-    pub unsafe fn run(&self, context: &Context, stream: &Stream) -> Result<()> {
+    pub unsafe fn run(&self, stream: &Stream) -> Result<()> {
         let mut params: Vec<*mut c_void> = self
             .params
             .iter()
@@ -198,8 +198,7 @@ impl Launch {
         // SAFETY: `params` follow the kernel's own argument list; memory is the
         // caller's promise.
         let done = unsafe {
-            context.launch(
-                stream,
+            stream.launch(
                 self.function,
                 self.grid,
                 (self.block, self.shared_bytes),

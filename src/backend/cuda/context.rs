@@ -5,15 +5,13 @@
 use super::device::{self, DeviceInfo, Unavailable};
 use super::driver::check;
 use super::image;
-use super::stream::Stream;
 use crate::error::{Error, Result};
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute as Attribute, CUfunction,
-    CUfunction_attribute_enum as FunctionAttribute, CUlaunchAttribute, CUlaunchAttributeID,
-    CUlaunchConfig, CUmodule, CUresult,
+    CUfunction_attribute_enum as FunctionAttribute, CUmodule, CUresult,
 };
 use std::collections::HashMap;
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A GPU in use. Buffers, streams and graphs hold it by `Arc`, so it outlives them.
@@ -36,7 +34,7 @@ struct Kernels {
 
 /// A kernel, ready to be launched while its context lives.
 #[derive(Debug, Clone, Copy)]
-pub struct Function(CUfunction);
+pub struct Function(pub(super) CUfunction);
 
 // SAFETY: the driver's handles are plain addresses that any thread may use once the
 // context is current there, which every method sees to; the maps are behind a mutex.
@@ -184,65 +182,6 @@ impl Context {
         // SAFETY: the function belongs to a module of this context.
         let result = unsafe { sys::cuFuncSetAttribute(function.0, limit, bytes as i32) };
         check(result, "shared memory of a kernel")
-    }
-
-    /// Launches `function` on `stream` with `grid` blocks of `block` threads. A
-    /// `dependent` one may start before what is on the stream is done, and waits for it
-    /// itself (`cuda-kernels/common.cuh`); GPUs before sm_90 start it afterwards.
-    ///
-    /// # Safety
-    /// `params` points to one value for each parameter of the kernel, in order and of
-    /// its size; the driver copies them before this returns. What the kernel reads and
-    /// writes stays allocated until `stream` is past the launch. `function` and
-    /// `stream` are of this context. A `dependent` kernel calls `start`.
-    pub unsafe fn launch(
-        &self,
-        stream: &Stream,
-        function: Function,
-        grid: [u32; 3],
-        (block, shared_bytes): (u32, u32),
-        dependent: bool,
-        params: &mut [*mut c_void],
-    ) -> Result<()> {
-        self.make_current()?;
-        let [x, y, z] = grid;
-        let mut serialization = CUlaunchAttribute {
-            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            // SAFETY: a union of plain numbers.
-            ..unsafe { std::mem::zeroed() }
-        };
-        serialization.value.programmaticStreamSerializationAllowed = 1;
-        let early = dependent && self.info.compute_capability >= (9, 0);
-        let config = CUlaunchConfig {
-            gridDimX: x,
-            gridDimY: y,
-            gridDimZ: z,
-            blockDimX: block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: shared_bytes,
-            hStream: stream.raw(),
-            attrs: &mut serialization,
-            numAttrs: u32::from(early),
-        };
-        // SAFETY: the caller's promise; the attribute outlives the call.
-        let result = unsafe {
-            sys::cuLaunchKernelEx(
-                &config,
-                function.0,
-                params.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
-        };
-        if result == CUresult::CUDA_SUCCESS {
-            return Ok(());
-        }
-        let what = format!(
-            "{}: a launch of {x} x {y} x {z} blocks of {block} threads with {shared_bytes} \
-             bytes of shared memory",
-            self.name()
-        );
-        check(result, &what)
     }
 }
 

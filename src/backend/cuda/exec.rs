@@ -186,7 +186,7 @@ impl CudaExecutable {
         unsafe { self.stream.upload(self.inputs.device.address(), host)? };
         for launch in &self.launches {
             // SAFETY: arena, inputs, weights and caches outlive this executable's runs.
-            unsafe { launch.run(self.stream.context(), &self.stream)? };
+            unsafe { launch.run(&self.stream)? };
         }
         for output in &mut self.outputs {
             let full = output.host.as_slice().len();

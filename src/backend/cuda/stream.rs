@@ -1,12 +1,14 @@
 //! Work in order: streams, copies on them, events between them, captured graphs.
 
-use super::context::Context;
+use super::context::{Context, Function};
 use super::driver::check;
 use crate::error::Result;
 use cudarc::driver::sys::{
-    self, CUevent, CUevent_flags_enum as EventFlags, CUgraph, CUgraphExec, CUstream,
-    CUstream_flags_enum as StreamFlags, CUstreamCaptureMode_enum as CaptureMode,
+    self, CUevent, CUevent_flags_enum as EventFlags, CUgraph, CUgraphExec, CUlaunchAttribute,
+    CUlaunchAttributeID, CUlaunchConfig, CUresult, CUstream, CUstream_flags_enum as StreamFlags,
+    CUstreamCaptureMode_enum as CaptureMode,
 };
+use std::ffi::c_void;
 use std::sync::Arc;
 
 /// A queue of copies and launches that run in order, apart from other streams.
@@ -34,10 +36,6 @@ impl Stream {
             context: context.clone(),
             raw,
         })
-    }
-
-    pub(super) fn raw(&self) -> CUstream {
-        self.raw
     }
 
     /// The GPU it runs on.
@@ -110,6 +108,64 @@ impl Stream {
             result,
             &format!("filling memory of {}", self.context.name()),
         )
+    }
+
+    /// Launches `function` with `grid` blocks of `block` threads. A
+    /// `dependent` one may start before what is on the stream is done, and waits for it
+    /// itself (`cuda-kernels/common.cuh`); GPUs before sm_90 start it afterwards.
+    ///
+    /// # Safety
+    /// `params` points to one value for each parameter of the kernel, in order and of
+    /// its size; the driver copies them before this returns. What the kernel reads and
+    /// writes stays allocated until the stream is past the launch. `function` is of this
+    /// context. A `dependent` kernel calls `start`.
+    pub unsafe fn launch(
+        &self,
+        function: Function,
+        grid: [u32; 3],
+        (block, shared_bytes): (u32, u32),
+        dependent: bool,
+        params: &mut [*mut c_void],
+    ) -> Result<()> {
+        self.context.make_current()?;
+        let [x, y, z] = grid;
+        let mut serialization = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            // SAFETY: a union of plain numbers.
+            ..unsafe { std::mem::zeroed() }
+        };
+        serialization.value.programmaticStreamSerializationAllowed = 1;
+        let early = dependent && self.context.compute_capability() >= (9, 0);
+        let config = CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shared_bytes,
+            hStream: self.raw,
+            attrs: &mut serialization,
+            numAttrs: u32::from(early),
+        };
+        // SAFETY: the caller's promise; the attribute outlives the call.
+        let result = unsafe {
+            sys::cuLaunchKernelEx(
+                &config,
+                function.0,
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        if result == CUresult::CUDA_SUCCESS {
+            return Ok(());
+        }
+        let what = format!(
+            "{}: a launch of {x} x {y} x {z} blocks of {block} threads with {shared_bytes} \
+             bytes of shared memory",
+            self.context.name()
+        );
+        check(result, &what)
     }
 
     /// Records what `work` puts on this stream instead of running it. While it runs,

@@ -195,8 +195,7 @@ impl Uploader<'_> {
 /// # Safety
 /// Both hold what the launch says until the stream is past it.
 unsafe fn rearrange(stream: &Stream, launch: &Rearrange, src: u64, dst: u64) -> Result<()> {
-    let context = stream.context();
-    let function = context.function(&launch.entry)?;
+    let function = stream.context().function(&launch.entry)?;
     let (mut src, mut dst, mut k, mut n_rows) = (src, dst, launch.k, launch.n_rows);
     let mut params: [*mut c_void; 4] = [
         (&raw mut src).cast(),
@@ -206,8 +205,7 @@ unsafe fn rearrange(stream: &Stream, launch: &Rearrange, src: u64, dst: u64) -> 
     ];
     // SAFETY: the parameters of `cuda-kernels/rearrange.cu`; memory is the caller's.
     unsafe {
-        context.launch(
-            stream,
+        stream.launch(
             function,
             [launch.grid, 1, 1],
             (launch.block, 0),

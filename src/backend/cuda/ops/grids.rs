@@ -53,6 +53,11 @@ pub fn warp_or_block(entry: &str, x: &Tensor, longest_of_warp: usize) -> Kernel 
     }
 }
 
+/// Values of a row of `k` that each thread of a warp ranks, as kernels come.
+pub fn values_per_thread(k: usize) -> usize {
+    k.div_ceil(WARP).next_power_of_two().max(4)
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::tensor;

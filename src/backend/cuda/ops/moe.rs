@@ -1,7 +1,7 @@
 //! MOE_ROUTE, MOE_SUM.
 
 use super::super::kernel::{Answer, Arg, Node};
-use super::{grids, reduce};
+use super::grids;
 use crate::graph::Op;
 
 /// Most experts that a warp ranks.
@@ -18,7 +18,7 @@ pub fn route(node: &Node<'_>) -> Option<Answer> {
     if logits.ne[0] > MOST_EXPERTS || n_used > MOST_USED {
         return None;
     }
-    let each = reduce::values_per_thread(logits.ne[0]);
+    let each = grids::values_per_thread(logits.ne[0]);
     let args = [
         Arg::Dst,
         Arg::Src(0),

@@ -49,7 +49,7 @@ pub fn argmax(node: &Node<'_>) -> Option<Answer> {
 pub fn top_k(node: &Node<'_>) -> Option<Answer> {
     let (k, count) = (node.src[0].ne[0], node.dst.ne[0]);
     if k <= TOP_K_WARP && count <= TOP_K_COUNT {
-        let entry = format!("top_k_{}", values_per_thread(k));
+        let entry = format!("top_k_{}", grids::values_per_thread(k));
         return Some(
             grids::warps(entry, node.dst)
                 .args([Arg::Dst, Arg::Src(0)])
@@ -70,11 +70,6 @@ pub fn top_k(node: &Node<'_>) -> Option<Answer> {
         kernels: vec![Kernel::new("top_k_any", [blocks, 1, 1], threads).args(args)],
         scratch_bytes: blocks * width * KEY_BYTES,
     })
-}
-
-/// Values of a row of `k` that each thread of a warp ranks, as kernels come.
-pub fn values_per_thread(k: usize) -> usize {
-    k.div_ceil(WARP).next_power_of_two().max(4)
 }
 
 pub fn sum_rows(node: &Node<'_>) -> Option<Answer> {
