@@ -1,4 +1,5 @@
-// Products of weights with 1 to 8 tokens: what the f16 and the f32 form share.
+// Products of weights with few tokens, 8 columns a block: what the f16 and the f32 form
+// share.
 //
 //   y[m, n] = W[k, m] * x[k, n] (+ b)          n <= 8 columns a block
 //   y[m, n] = act(W * x) * (W2 * x)            with a second matrix
@@ -7,9 +8,11 @@
 //   W, W2  weights in unit order (quant/unit.cuh)     x  f32, k contiguous
 //   norm   f32 [k]: x is first divided by sqrt(mean(x^2) + eps) and multiplied by norm
 //   b      f32 [m] or [m, n]                          y  f32, fully overwritten
-//   f32 accumulators. A block has 8 warps; SPLIT warps share a row tile's k and
-//   8 / SPLIT row tiles are done at once. grid = (row blocks of all jobs, columns / 8
-//   or expert pairs, their overflow).
+//   b may be added to each form. f32 accumulators. A block has 8 warps; `split` warps
+//   share a row tile's k and 8 / split row tiles are done at once. Weights come a step
+//   (UNITS units of k) at a time, x a chunk (as many steps as shared memory holds).
+//   grid = (row blocks of all jobs, groups of 8 columns or (slot, token) pairs of
+//   experts, as many again where there are more than y may hold)
 #pragma once
 #include "activation.cuh"
 #include "jobs.cuh"

@@ -228,7 +228,7 @@ table() {
       "${skipped[$part]}" "${seconds[$part]}"
     [ "${failed[$part]}" = 0 ] || bad=1
   done
-  [ "$gpu" = 1 ] || printf 'No usable GPU: what needs one was %s.\n' \
+  [ "$gpu" = 1 ] || printf 'No usable GPU: what needs one counts as %s.\n' \
     "$([ "$require" = 1 ] && printf failed || printf skipped)"
   return "$bad"
 }
@@ -264,6 +264,7 @@ IFS=, read -r -a chosen <<<"$only"
 for part in "${chosen[@]}"; do
   [[ " ${parts[*]} " == *" $part "* ]] || bad_usage "no part $part"
 done
+[ -z "$models" ] || [ -d "$models" ] || bad_usage "$models is no folder"
 models=${models:-$here/models}
 logs=$(mktemp -d "${TMPDIR:-/tmp}/gpu-test.XXXXXX")
 export LLAMA_RS_TEST_DATA=$here/data LLAMA_RS_TEST_MODELS=$models LLAMA_RS_REQUIRE_CUDA=$require

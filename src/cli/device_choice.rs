@@ -19,7 +19,8 @@ pub struct Choice {
 /// What the flags ask for on this machine; without a GPU that can be used the
 /// CPU, unless one is asked for by name or `LLAMA_RS_REQUIRE_CUDA=1` is set.
 pub fn choose(args: &DeviceArgs) -> Result<Choice> {
-    let required = std::env::var_os("LLAMA_RS_REQUIRE_CUDA").is_some_and(|v| v == "1");
+    let required =
+        std::env::var_os("LLAMA_RS_REQUIRE_CUDA").is_some_and(|v| !v.is_empty() && v != "0");
     choose_among(args, required, &cuda::discover)
 }
 
@@ -58,7 +59,7 @@ fn choose_among(args: &DeviceArgs, required: bool, discover: &dyn Fn() -> Found)
     if args.asks_for_gpu() || !none_there {
         tracing::warn!("running on the CPU: {why}");
     } else {
-        tracing::info!("running on the CPU: no NVIDIA GPU is found");
+        tracing::info!("running on the CPU: no usable NVIDIA GPU (see llama-rs devices)");
     }
     Ok(cpu)
 }

@@ -44,7 +44,8 @@ impl DeviceArgs {
         let on_gpu = |rule: &TensorOverride| rule.device != Device::Cpu;
         self.overrides().iter().any(on_gpu)
             || self.device.is_some_and(|device| device != Device::Cpu)
-            || self.n_gpu_layers.is_some_and(|n| n != GpuLayers::Count(0))
+            || matches!(self.n_gpu_layers, Some(GpuLayers::All))
+            || matches!(self.n_gpu_layers, Some(GpuLayers::Count(n)) if n > 0)
     }
 }
 

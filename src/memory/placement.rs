@@ -95,7 +95,7 @@ impl Placement {
 fn not_in_use(rule: &TensorOverride, devices: &[Device]) -> Error {
     let known: Vec<String> = devices.iter().map(Device::to_string).collect();
     Error::input(format!(
-        "--override-tensor: {:?} names {}, which is not in use; in use: {}",
+        "--override-tensor: {:?} names {}, which is not in use (see llama-rs devices); in use: {}",
         rule.regex.as_str(),
         rule.device,
         known.join(", ")

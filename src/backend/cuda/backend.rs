@@ -4,7 +4,7 @@
 use super::bind::{Addresses, Launch, Place};
 use super::cells::Cells;
 use super::context::Context;
-use super::exec::{CudaExecutable, Inputs, Output};
+use super::exec::{CudaExecutable, Inputs, Memory, Output};
 use super::kernel::{Node, View};
 use super::lower::{self, Form, VEC_TOKENS};
 use super::memory::DeviceBuffer;
@@ -24,12 +24,13 @@ pub struct CudaBackend {
     pub(super) stream: Arc<Stream>,
     host: Arc<dyn Storage>,
     exact: bool,
-    caches: HashMap<CacheId, DeviceBuffer>,
-    weights: Mutex<Weights>,
-    /// Shared by all executables, one of which runs at a time.
+    caches: Arc<HashMap<CacheId, DeviceBuffer>>,
+    weights: Arc<Mutex<Weights>>,
+    /// The compute buffer, shared by all executables, one of which runs at a time. One
+    /// that was compiled before it grew keeps the smaller one.
     arena: Mutex<Option<Arc<DeviceBuffer>>>,
     /// Constants of kernels, by content.
-    tables: Mutex<HashMap<Vec<u8>, DeviceBuffer>>,
+    tables: Arc<Mutex<HashMap<Vec<u8>, DeviceBuffer>>>,
     cells: Arc<Mutex<Cells>>,
 }
 
@@ -65,10 +66,10 @@ impl CudaBackend {
             stream,
             host,
             exact,
-            caches: buffers,
-            weights: Mutex::default(),
+            caches: Arc::new(buffers),
+            weights: Arc::default(),
             arena: Mutex::default(),
-            tables: Mutex::default(),
+            tables: Arc::default(),
         })
     }
 
@@ -184,9 +185,15 @@ impl Backend for CudaBackend {
         });
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
         let n_tokens = inputs.n_tokens();
+        let memory = Memory {
+            _arena: arena,
+            _weights: self.weights.clone(),
+            _caches: self.caches.clone(),
+            _tables: self.tables.clone(),
+        };
         Ok(Box::new(CudaExecutable::new(
             self.stream.clone(),
-            arena,
+            memory,
             launches,
             inputs,
             outputs,

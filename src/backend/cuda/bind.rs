@@ -11,6 +11,9 @@ use std::ops::Range;
 /// Jobs in one launch, as `cuda-kernels/jobs.cuh` has it.
 const MAX_JOBS: usize = 4;
 
+/// Kernels of graphs call `start` of `cuda-kernels/common.cuh`.
+const DEPENDENT: bool = true;
+
 /// A tensor on the device: how a kernel sees it, and the bytes it may touch.
 #[derive(Debug, Clone)]
 pub struct Place {
@@ -43,7 +46,7 @@ pub struct Addresses<'a> {
 /// One argument's bytes as 8-byte words, and whether it takes only four bytes.
 enum Value {
     Words(Vec<u64>),
-    Half(u32),
+    Word32(u32),
 }
 
 fn view_words(view: &View) -> Vec<u64> {
@@ -70,8 +73,8 @@ fn value(arg: &Arg, dst: &Place, src: &[Place], at: &mut Addresses<'_>) -> Resul
         Arg::Dst => Value::Words(view_words(&dst.view)),
         Arg::Src(i) => Value::Words(view_words(&src[*i].view)),
         Arg::NoView => Value::Words(view_words(&NO_VIEW)),
-        Arg::I32(x) => Value::Half(*x as u32),
-        Arg::F32(x) => Value::Half(x.to_bits()),
+        Arg::I32(x) => Value::Word32(*x as u32),
+        Arg::F32(x) => Value::Word32(x.to_bits()),
         Arg::Table(bytes) => Value::Words(vec![(at.table)(bytes)?]),
         Arg::Scratch { offset_bytes } => Value::Words(vec![at.scratch + *offset_bytes as u64]),
     })
@@ -87,11 +90,11 @@ fn packed(values: &[Value]) -> Vec<u64> {
                 words.extend(w);
                 half_full = false;
             }
-            Value::Half(low) if !half_full => {
+            Value::Word32(low) if !half_full => {
                 words.push(u64::from(*low));
                 half_full = true;
             }
-            Value::Half(high) => {
+            Value::Word32(high) => {
                 if let Some(last) = words.last_mut() {
                     *last |= u64::from(*high) << 32;
                 }
@@ -143,9 +146,9 @@ impl Launch {
 
     /// `Jobs` of `cuda-kernels/jobs.cuh` as the one parameter.
     fn pack_jobs(&mut self) {
-        let mut head = vec![Value::Half(self.jobs.len() as u32)];
-        head.extend((0..MAX_JOBS).map(|j| Value::Half(self.jobs.get(j).map_or(0, |job| job.0))));
-        head.push(Value::Half(0));
+        let mut head = vec![Value::Word32(self.jobs.len() as u32)];
+        head.extend((0..MAX_JOBS).map(|j| Value::Word32(self.jobs.get(j).map_or(0, |job| job.0))));
+        head.push(Value::Word32(0)); // `pad`
         self.values = packed(&head);
         let words = self.jobs.first().map_or(0, |job| job.1.len());
         for j in 0..MAX_JOBS {
@@ -202,7 +205,7 @@ impl Launch {
                 self.function,
                 self.grid,
                 (self.block, self.shared_bytes),
-                true,
+                DEPENDENT,
                 &mut params,
             )
         };

@@ -8,10 +8,11 @@ use super::cells::Cells;
 use super::context::Context;
 use super::memory::{DeviceBuffer, PinnedBuffer};
 use super::stream::{GraphExec, Stream};
+use super::weights::Weights;
 use crate::backend::Executable;
 use crate::error::{Error, Result};
 use crate::graph::plan::ALIGN_BYTES;
-use crate::graph::{Count, Graph, Input, Origin, Tensor};
+use crate::graph::{CacheId, Count, Graph, Input, Origin, Tensor};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -48,7 +49,10 @@ impl Inputs {
     ) -> Result<Inputs> {
         let (mut block, mut shared) = (HashMap::new(), HashMap::new());
         let mut bytes = ALIGN_BYTES;
-        let mut n_tokens = 0;
+        // A segment may read neither tokens nor positions, but something a token wide.
+        let of_tokens = graph.tensors.iter().filter_map(|t| t.live.map(|l| (t, l)));
+        let of_tokens = of_tokens.filter(|(_, l)| l.count == Count::Tokens);
+        let n_tokens = of_tokens.map(|(t, l)| t.ne[l.dim]).max().unwrap_or(0);
         for tensor in &graph.tensors {
             let Origin::Input(input) = tensor.origin else {
                 continue;
@@ -59,12 +63,12 @@ impl Inputs {
                     let mut cells = cells.lock().unwrap_or_else(PoisonError::into_inner);
                     shared.insert(input, (cells.address(stream, input, n)?, n));
                 }
-                Input::Tokens | Input::Pos => {
-                    n_tokens = n;
-                    block.insert(input, (bytes, n));
-                    bytes += (4 * n).next_multiple_of(ALIGN_BYTES);
-                }
-                Input::Seq | Input::OutIds | Input::Slots { .. } | Input::Border(_) => {
+                Input::Tokens
+                | Input::Pos
+                | Input::Seq
+                | Input::OutIds
+                | Input::Slots { .. }
+                | Input::Border(_) => {
                     block.insert(input, (bytes, n));
                     bytes += (4 * n).next_multiple_of(ALIGN_BYTES);
                 }
@@ -142,11 +146,19 @@ impl Output {
     }
 }
 
+/// What launches read and write besides inputs and outputs, held as long as they live.
+pub(super) struct Memory {
+    pub _arena: Arc<DeviceBuffer>,
+    pub _weights: Arc<Mutex<Weights>>,
+    pub _caches: Arc<HashMap<CacheId, DeviceBuffer>>,
+    pub _tables: Arc<Mutex<HashMap<Vec<u8>, DeviceBuffer>>>,
+}
+
 /// A graph ready to run on the device.
 pub struct CudaExecutable {
     stream: Arc<Stream>,
-    /// Launches point into it.
-    _arena: Arc<DeviceBuffer>,
+    /// Launches point into these.
+    _memory: Memory,
     launches: Vec<Launch>,
     inputs: Inputs,
     outputs: Vec<Output>,
@@ -159,7 +171,7 @@ pub struct CudaExecutable {
 impl CudaExecutable {
     pub(super) fn new(
         stream: Arc<Stream>,
-        arena: Arc<DeviceBuffer>,
+        memory: Memory,
         launches: Vec<Launch>,
         inputs: Inputs,
         outputs: Vec<Output>,
@@ -168,7 +180,7 @@ impl CudaExecutable {
     ) -> CudaExecutable {
         CudaExecutable {
             stream,
-            _arena: arena,
+            _memory: memory,
             launches,
             inputs,
             outputs,
@@ -185,7 +197,7 @@ impl CudaExecutable {
         // SAFETY: equally long; not written before the stream was waited for.
         unsafe { self.stream.upload(self.inputs.device.address(), host)? };
         for launch in &self.launches {
-            // SAFETY: arena, inputs, weights and caches outlive this executable's runs.
+            // SAFETY: `_memory`, inputs and outputs live as long as this executable.
             unsafe { launch.run(&self.stream)? };
         }
         for output in &mut self.outputs {

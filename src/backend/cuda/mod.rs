@@ -1,7 +1,10 @@
 //! The CUDA backend: the same graph on an NVIDIA GPU.
 //!
-//! `ops` says which kernels run a node, `lower` what a graph becomes before it has a
-//! device, `backend` binds it to memory, `exec` runs it.
+//! Before there is a device: `ops` says which kernels run a node, `lower` what a graph
+//! becomes, `layout` how weights will lie, `demand` how much memory it all takes. With
+//! one: `device` finds it, `context` opens it, `memory` and `stream` are its memory and
+//! its queues; `weights` brings weights there, `cells` the list of who sits where in the
+//! KV cache. `backend` and `bind` give a graph addresses, `exec` runs it.
 
 mod backend;
 mod bind;
