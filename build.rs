@@ -66,6 +66,11 @@ fn run() -> Result<()> {
             (Vec::new(), BTreeMap::new())
         }
     };
+    // Tests that need kernels are ignored without them.
+    println!("cargo:rustc-check-cfg=cfg(cuda_kernels)");
+    if !images.is_empty() {
+        println!("cargo:rustc-cfg=cuda_kernels");
+    }
     let rust = rust_source(&types, &archs, &images);
     write_if_changed(&out.join("cuda_images.rs"), rust.as_bytes())
 }

@@ -114,6 +114,7 @@ fn text(error: Error, code: u8) -> String {
 }
 
 #[test]
+#[cfg_attr(not(cuda_kernels), ignore = "this build has no kernels")]
 fn the_context_goes_after_all_that_needs_it() {
     let Some(notes) = with_driver("under_the_driver_all_is_made_and_dropped") else {
         return;
@@ -163,6 +164,7 @@ fn under_the_driver_all_is_made_and_dropped() {
 }
 
 #[test]
+#[cfg_attr(not(cuda_kernels), ignore = "this build has no kernels")]
 fn the_driver_s_errors_become_ours() {
     let Some(notes) = with_driver("under_the_driver_things_fail") else {
         return;

@@ -4,9 +4,7 @@ use super::harness::{Random, Setup, Store, live, operand};
 use llama_rs::backend::cuda::kernel::Node;
 use llama_rs::backend::cuda::{lower, ops};
 use llama_rs::graph::builder::Width;
-use llama_rs::graph::fuse::{self, Rules};
-use llama_rs::graph::{Builder, Graph, Op, Origin, Tensor, TensorId};
-use llama_rs::quant::DType;
+use llama_rs::graph::{Builder, Graph, Op, Origin, TensorId};
 use std::sync::Arc;
 
 /// F32 throughout: CUDA and CPU differ in the order of sums and in the last bits of
@@ -56,29 +54,6 @@ pub struct Case {
     pub make: Box<dyn Fn() -> Problem + Send + Sync>,
 }
 
-/// The rewrites that CUDA cannot do without, and no others.
-struct Unfused {
-    exact: bool,
-}
-
-impl Rules for Unfused {
-    fn norm_mul(&self) -> bool {
-        false
-    }
-
-    fn q8_words(&self, _: &Tensor, _: &Tensor) -> Option<usize> {
-        None
-    }
-
-    fn packs_f16(&self, w: &Tensor, x: &Tensor) -> bool {
-        let n = match w.ne[2] > 1 {
-            true => x.ne[2],
-            false => x.n_values() / x.ne[0],
-        };
-        !self.exact && w.dtype != DType::F32 && n > lower::VEC_TOKENS
-    }
-}
-
 /// Names of the ops of a graph, in order.
 fn names(graph: &Graph) -> Vec<&'static str> {
     let ops = graph.tensors.iter().filter_map(|t| match t.origin {
@@ -95,8 +70,8 @@ impl Case {
     /// # Errors
     /// The op of the case's name is in neither: it would test something else.
     pub fn lowered(&self, graph: &Graph) -> Result<Vec<(&'static str, Graph)>, String> {
-        let lowered = lower::lower(graph, self.exact);
-        let unfused = fuse::rewrite(graph, &Unfused { exact: self.exact });
+        let lowered = lower::rewrite(graph, self.exact, true);
+        let unfused = lower::rewrite(graph, self.exact, false);
         let (fused, plain) = (names(&lowered), names(&unfused));
         let op = self.name.split('/').next().unwrap_or_default();
         if !fused.iter().chain(&plain).any(|name| *name == op) {

@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One GPU as a backend.
 pub struct CudaBackend {
-    pub(super) context: Arc<Context>,
-    pub(super) stream: Arc<Stream>,
+    context: Arc<Context>,
+    stream: Arc<Stream>,
     host: Arc<dyn Storage>,
     exact: bool,
     caches: Arc<HashMap<CacheId, DeviceBuffer>>,
@@ -71,11 +71,6 @@ impl CudaBackend {
             arena: Mutex::default(),
             tables: Arc::default(),
         })
-    }
-
-    /// Bytes of weights on the device.
-    pub fn weight_bytes(&self) -> usize {
-        lock(&self.weights).bytes()
     }
 
     /// Overwrites the first bytes of a cache.

@@ -19,7 +19,6 @@ pub struct Context {
     info: DeviceInfo,
     device: CUdevice,
     raw: CUcontext,
-    n_sm: u32,
     max_shared_bytes: u32,
     kernels: Mutex<Kernels>,
 }
@@ -68,9 +67,7 @@ impl Context {
         }
         let device = device::handle(index).map_err(|e| e.error())?;
         let attribute = |which| device::attribute(device, which).map_err(|e| e.error());
-        let n_sm = Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
         let max_shared = Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
-        let n_sm = attribute(n_sm)?;
         let max_shared_bytes = attribute(max_shared)?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: `device` is the driver's; `drop` releases what is retained here.
@@ -80,7 +77,6 @@ impl Context {
             info,
             device,
             raw,
-            n_sm,
             max_shared_bytes,
             kernels: Mutex::default(),
         });
@@ -108,16 +104,6 @@ impl Context {
     /// Compute capability: major, minor.
     pub fn compute_capability(&self) -> (u32, u32) {
         self.info.compute_capability
-    }
-
-    /// Streaming multiprocessors.
-    pub fn n_sm(&self) -> usize {
-        self.n_sm as usize
-    }
-
-    /// Most shared memory a block may have, after [`Context::allow_shared`].
-    pub fn max_shared_bytes(&self) -> usize {
-        self.max_shared_bytes as usize
     }
 
     /// Free and total memory in bytes.

@@ -88,20 +88,6 @@ pub fn discover() -> Result<Vec<DeviceInfo>, Unavailable> {
     (0..count as usize).map(info).collect()
 }
 
-/// The GPUs that this binary can use, at least one; else why it can use none.
-pub fn usable() -> Result<Vec<DeviceInfo>, Unavailable> {
-    if !image::present() {
-        return Err(Unavailable::NoKernels);
-    }
-    let all = discover()?;
-    let reason = all.iter().find_map(|gpu| gpu.unusable.clone());
-    let usable: Vec<_> = all.into_iter().filter(|g| g.unusable.is_none()).collect();
-    match reason {
-        Some(reason) if usable.is_empty() => Err(reason),
-        _ => Ok(usable),
-    }
-}
-
 /// Free memory of GPU `index` in bytes. It takes a context (some 0.2 s), so it is
 /// asked for apart.
 pub fn free_bytes(index: usize) -> Result<usize, Unavailable> {

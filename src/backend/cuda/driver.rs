@@ -22,7 +22,6 @@ pub const SYMBOLS: &[&str] = &[
     VERSION_SYMBOL,
     "cuEventCreate",
     "cuEventDestroy_v2",
-    "cuEventElapsedTime_v2",
     "cuEventRecord",
     "cuEventSynchronize",
     "cuFuncSetAttribute",
@@ -39,7 +38,6 @@ pub const SYMBOLS: &[&str] = &[
     "cuMemFree_v2",
     "cuMemGetInfo_v2",
     "cuMemHostAlloc",
-    "cuMemcpyDtoDAsync_v2",
     "cuMemcpyDtoHAsync_v2",
     "cuMemcpyHtoDAsync_v2",
     "cuMemsetD8Async",
@@ -51,7 +49,6 @@ pub const SYMBOLS: &[&str] = &[
     "cuStreamDestroy_v2",
     "cuStreamEndCapture",
     "cuStreamSynchronize",
-    "cuStreamWaitEvent",
 ];
 
 /// Errors after which the context serves no more: every later call fails too.

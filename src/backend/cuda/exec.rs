@@ -235,7 +235,7 @@ impl Executable for CudaExecutable {
             Some((at, _)) => inputs.write(at, data),
             None => {
                 let mut cells = inputs.cells.lock().unwrap_or_else(PoisonError::into_inner);
-                cells.set(&self.stream, input, data)?;
+                cells.set(&self.stream, (input, width), data)?;
             }
         }
         Ok(())
@@ -247,8 +247,10 @@ impl Executable for CudaExecutable {
 
     fn run(&mut self) -> Result<()> {
         if !self.replay {
-            self.enqueue()?;
-            return self.stream.sync();
+            let queued = self.enqueue();
+            // Also after an error: no copy may be under way when its memory goes.
+            let done = self.stream.sync();
+            return queued.and(done);
         }
         let recorded = match self.recorded.take() {
             Some(recorded) => recorded,

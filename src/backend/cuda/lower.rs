@@ -68,6 +68,12 @@ impl Rules for CudaRules {
 /// The graph that CUDA runs for `graph`; `exact` keeps F32 activations.
 pub fn lower(graph: &Graph, exact: bool) -> Graph {
     let fuse = std::env::var_os("LLAMA_RS_FUSE").is_none_or(|v| v != "off");
+    rewrite(graph, exact, fuse)
+}
+
+/// The graph with all the rewrites that CUDA wants (`fuse`), or with only those that it
+/// cannot do without.
+pub fn rewrite(graph: &Graph, exact: bool, fuse: bool) -> Graph {
     fuse::rewrite(graph, &CudaRules { exact, fuse })
 }
 

@@ -121,6 +121,12 @@ impl PinnedBuffer {
         unsafe { std::slice::from_raw_parts(self.data, self.bytes) }
     }
 
+    /// The whole 4-byte integers among them, on the same terms.
+    pub fn as_ints(&self) -> &[i32] {
+        // SAFETY: as above; pinned memory starts on a page, and all bits are integers.
+        unsafe { std::slice::from_raw_parts(self.data.cast(), self.bytes / 4) }
+    }
+
     /// The bytes. A copy from or into them must be over.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed by nobody else.

@@ -51,14 +51,6 @@ impl Stream {
         check(result, &format!("running on {}", self.context.name()))
     }
 
-    /// Lets what is put on the stream from now on wait for `event`.
-    pub fn wait(&self, event: &Event) -> Result<()> {
-        self.context.make_current()?;
-        // SAFETY: both live.
-        let result = unsafe { sys::cuStreamWaitEvent(self.raw, event.raw, 0) };
-        check(result, "waiting for an event")
-    }
-
     /// Copies host bytes to device address `dst`.
     ///
     /// # Safety
@@ -83,17 +75,6 @@ impl Stream {
         let result =
             unsafe { sys::cuMemcpyDtoHAsync_v2(dst.as_mut_ptr().cast(), src, dst.len(), self.raw) };
         check(result, &format!("a copy from {}", self.context.name()))
-    }
-
-    /// Copies `bytes` inside the device's memory.
-    ///
-    /// # Safety
-    /// Both addresses have that many bytes, which do not overlap.
-    pub unsafe fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<()> {
-        self.context.make_current()?;
-        // SAFETY: the caller's promise.
-        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, bytes, self.raw) };
-        check(result, &format!("a copy on {}", self.context.name()))
     }
 
     /// Sets `bytes` from device address `dst` on to `value`.
@@ -216,19 +197,11 @@ unsafe impl Sync for Event {}
 impl Event {
     /// An event for ordering, without a time.
     pub fn new(context: &Arc<Context>) -> Result<Event> {
-        Event::with_flags(context, EventFlags::CU_EVENT_DISABLE_TIMING)
-    }
-
-    /// An event that [`Event::seconds_since`] can measure with.
-    pub fn timed(context: &Arc<Context>) -> Result<Event> {
-        Event::with_flags(context, EventFlags::CU_EVENT_DEFAULT)
-    }
-
-    fn with_flags(context: &Arc<Context>, flags: EventFlags) -> Result<Event> {
         context.make_current()?;
         let mut raw = std::ptr::null_mut();
+        let flags = EventFlags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: the handle is written.
-        let result = unsafe { sys::cuEventCreate(&mut raw, flags as u32) };
+        let result = unsafe { sys::cuEventCreate(&mut raw, flags) };
         check(result, &format!("an event on {}", context.name()))?;
         Ok(Event {
             context: context.clone(),
@@ -251,22 +224,12 @@ impl Event {
         let result = unsafe { sys::cuEventSynchronize(self.raw) };
         check(result, &format!("running on {}", self.context.name()))
     }
-
-    /// Seconds from `start` to this event; both timed, recorded and passed.
-    pub fn seconds_since(&self, start: &Event) -> Result<f64> {
-        self.context.make_current()?;
-        let mut milliseconds = 0.0;
-        // SAFETY: both live; the time is written.
-        let result = unsafe { sys::cuEventElapsedTime_v2(&mut milliseconds, start.raw, self.raw) };
-        check(result, "measuring between events")?;
-        Ok(f64::from(milliseconds) / 1e3)
-    }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
         if self.context.make_current().is_ok() {
-            // SAFETY: created in `with_flags` and not destroyed before.
+            // SAFETY: created in `new` and not destroyed before.
             unsafe { sys::cuEventDestroy_v2(self.raw) };
         }
     }
