@@ -55,3 +55,16 @@ struct Sigmoid {
 struct Tanh {
     __device__ __forceinline__ float operator()(float x) const { return tanh_by_exp(x); }
 };
+
+// Gated units, in the order of GluKind.
+enum Glu { SWIGLU, GEGLU, GEGLU_ERF, GEGLU_QUICK, REGLU };
+
+__device__ __forceinline__ float gated(int kind, float gate, float up) {
+    switch (kind) {
+        case SWIGLU: return Silu()(gate) * up;
+        case GEGLU: return Gelu()(gate) * up;
+        case GEGLU_ERF: return GeluErf()(gate) * up;
+        case GEGLU_QUICK: return GeluQuick()(gate) * up;
+        default: return Relu()(gate) * up;
+    }
+}

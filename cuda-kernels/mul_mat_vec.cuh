@@ -14,8 +14,8 @@
 //   grid = (row blocks of all jobs, groups of 8 columns or (slot, token) pairs of
 //   experts, as many again where there are more than y may hold)
 #pragma once
-#include "activation.cuh"
 #include "jobs.cuh"
+#include "math.cuh"
 #include "mma.cuh"
 
 constexpr int VEC_WARPS = 8, VEC_THREADS = VEC_WARPS * WARP, COLUMNS = 8;
