@@ -31,10 +31,7 @@ pub struct Problem {
 
 impl Problem {
     pub fn graph(&self) -> Graph {
-        let width = Width {
-            n_tokens: self.setup.width,
-            n_outputs: self.setup.width,
-        };
+        let width = Width::of(self.setup.width, self.setup.width);
         let mut b = Builder::new(&self.store, width);
         for id in (self.build)(&mut b, &self.store).expect("builds") {
             b.output(id);
