@@ -126,7 +126,7 @@ fn run_graph(
 ) -> Result<Outcome, String> {
     let text = |e: llama_rs::Error| e.to_string();
     for (i, cache) in caches.iter().enumerate() {
-        backend.write_cache(CacheId(i), cache).map_err(text)?;
+        backend.write_cache(CacheId(i), 0, cache).map_err(text)?;
     }
     let mut exe = prepared(backend, graph, setup).map_err(text)?;
     let mut first = None;
@@ -137,7 +137,7 @@ fn run_graph(
             caches: caches.to_vec(),
         };
         for (i, cache) in outcome.caches.iter_mut().enumerate() {
-            backend.read_cache(CacheId(i), cache).map_err(text)?;
+            backend.read_cache(CacheId(i), 0, cache).map_err(text)?;
         }
         let first = first.get_or_insert_with(|| Outcome {
             outputs: outcome.outputs.clone(),
