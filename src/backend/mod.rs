@@ -1,5 +1,6 @@
 //! Backends: who evaluates a graph.
 
+pub mod check;
 pub mod cpu;
 pub mod cuda;
 pub mod sched;
