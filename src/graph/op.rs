@@ -151,6 +151,8 @@ pub enum Op {
     SumRows,
     /// `[k, ..] -> [1, ..]`.
     Mean,
+    /// `[..] -> [1]`: all live values.
+    Sum,
     /// Running sum over `ne[0]`.
     Cumsum,
 }
@@ -272,6 +274,7 @@ impl Op {
             Op::Cpy { .. } => "CPY",
             Op::SumRows => "SUM_ROWS",
             Op::Mean => "MEAN",
+            Op::Sum => "SUM",
             Op::Cumsum => "CUMSUM",
         }
     }
@@ -311,6 +314,7 @@ impl Op {
             | Op::Cpy { .. }
             | Op::SumRows
             | Op::Mean
+            | Op::Sum
             | Op::Cumsum => 1..=1,
         }
     }

@@ -109,6 +109,11 @@ impl Op {
             Op::SumRows | Op::Mean => {
                 is_f32(a).then(|| f32_like(a, [1, a.ne[1], a.ne[2], a.ne[3]]))
             }
+            Op::Sum => is_f32(a).then_some(Shape {
+                dtype: DType::F32,
+                ne: [1; 4],
+                live: None,
+            }),
             Op::Norm { .. }
             | Op::Unary(_)
             | Op::Scale { .. }

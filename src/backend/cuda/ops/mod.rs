@@ -53,6 +53,7 @@ pub fn kernels(node: &Node<'_>) -> Option<Answer> {
         Op::TopK { .. } => reduce::top_k(node),
         Op::SumRows => reduce::sum_rows(node),
         Op::Mean => reduce::mean(node),
+        Op::Sum => reduce::sum(node),
         Op::Cumsum => reduce::cumsum(node),
     }
 }
