@@ -111,6 +111,22 @@ impl Scratch {
         unsafe { std::slice::from_raw_parts_mut(at, self.bytes) }
     }
 
+    /// This thread's memory as 8-byte words.
+    #[allow(clippy::mut_from_ref)]
+    pub fn words(&self, worker: &Worker<'_>) -> &mut [u64] {
+        // SAFETY: parts start on cache lines, and any bytes are valid integers.
+        unsafe { self.bytes(worker).align_to_mut::<u64>().1 }
+    }
+
+    /// A word of thread `ith`. Between two barriers: it wrote the word before the first
+    /// and uses its memory again after the second.
+    pub fn word_of(&self, ith: usize, at: usize) -> u64 {
+        assert!(8 * at + 8 <= self.bytes, "a word of its part");
+        let at = self.buffer.at(ith * self.bytes + 8 * at);
+        // SAFETY: just checked, parts start on cache lines; nobody writes meanwhile.
+        unsafe { at.cast::<u64>().read() }
+    }
+
     /// This thread's memory as f32.
     #[allow(clippy::mut_from_ref)]
     pub fn floats(&self, worker: &Worker<'_>) -> &mut [f32] {
@@ -265,16 +281,36 @@ impl View {
         })
     }
 
+    /// Values `start .. start + len` of a row of f32. Only the thread that owns them may
+    /// call it.
+    #[allow(clippy::mut_from_ref)]
+    pub fn part(&self, at: RowAt, start: usize, len: usize) -> &mut [f32] {
+        assert!(
+            self.dtype == DType::F32 && self.nb[0] == 4 && start + len <= self.ne[0],
+            "values inside a row of packed f32"
+        );
+        // SAFETY: inside the row, and the module's contract.
+        unsafe {
+            let first = self.row_ptr(at).cast::<f32>().add(start);
+            std::slice::from_raw_parts_mut(first, len)
+        }
+    }
+
     /// Writes `values` to a row from column `start` on. Only the thread that
     /// owns these values may call it.
     pub fn put(&self, at: RowAt, start: usize, values: impl ExactSizeIterator<Item = f32>) {
-        assert!(start + values.len() <= self.ne[0], "values inside the row");
-        // SAFETY: inside the row, and the module's contract.
-        let out = unsafe {
-            let first = self.row_ptr(at).cast::<f32>().add(start);
-            std::slice::from_raw_parts_mut(first, values.len())
-        };
+        let out = self.part(at, start, values.len());
         out.iter_mut().zip(values).for_each(|(y, x)| *y = x);
+    }
+
+    /// Writes value `i` of a row of i32. Only the thread that owns it may call it.
+    pub fn put_int(&self, at: RowAt, i: usize, value: i32) {
+        assert!(
+            self.dtype == DType::I32 && i < self.ne[0],
+            "inside a row of i32"
+        );
+        // SAFETY: inside the row, and the module's contract.
+        unsafe { self.row_ptr(at).cast::<i32>().add(i).write(value) };
     }
 
     /// The f32 rows of this result that belong to one thread.
@@ -282,16 +318,10 @@ impl View {
         &'a self,
         worker: &Worker<'_>,
     ) -> impl Iterator<Item = (RowAt, &'a mut [f32])> {
-        assert!(
-            self.dtype == DType::F32 && self.nb[0] == 4,
-            "a row of packed f32"
-        );
+        // Shares of different threads are disjoint.
         worker.share(self.n_rows(), 1).map(|r| {
             let at = self.row_at(r);
-            // SAFETY: shares of different threads are disjoint.
-            let row =
-                unsafe { std::slice::from_raw_parts_mut(self.row_ptr(at).cast(), self.ne[0]) };
-            (at, row)
+            (at, self.part(at, 0, self.ne[0]))
         })
     }
 
@@ -316,10 +346,6 @@ impl View {
         &'a self,
         worker: &Worker<'_>,
     ) -> impl Iterator<Item = (RowAt, usize, &'a mut [f32])> {
-        assert!(
-            self.dtype == DType::F32 && self.nb[0] == 4,
-            "a row of packed f32"
-        );
         let by_columns = self.n_rows() < worker.nth;
         let rows = if by_columns {
             0..self.n_rows()
@@ -334,13 +360,8 @@ impl View {
         };
         rows.map(move |r| {
             let at = self.row_at(r);
-            // SAFETY: rows or columns of different threads are disjoint.
-            let piece = unsafe {
-                std::slice::from_raw_parts_mut(
-                    self.row_ptr(at).cast::<f32>().add(columns.start),
-                    columns.len(),
-                )
-            };
+            // Rows or columns of different threads are disjoint.
+            let piece = self.part(at, columns.start, columns.len());
             (at, columns.start, piece)
         })
     }

@@ -6,7 +6,7 @@ use super::matmul::{ActKind, act_kind, q8_bytes};
 use super::pool::{Pool, Worker};
 use super::rope::RopeTable;
 use super::simd::Simd;
-use super::{Ctx, Node, attn, mul_mat, run_node};
+use super::{Ctx, Node, attn, mul_mat, reduce, run_node};
 use crate::backend::{Backend, Executable};
 use crate::error::{Error, Result};
 use crate::graph::fuse::{self, Rules};
@@ -112,7 +112,7 @@ impl Backend for CpuBackend {
             .n_threads();
         let scratch_bytes = nodes
             .iter()
-            .map(scratch_of)
+            .map(|node| scratch_of(node, n_threads))
             .max()
             .unwrap_or(0)
             .next_multiple_of(64);
@@ -134,8 +134,8 @@ impl Backend for CpuBackend {
     }
 }
 
-/// Scratch bytes a thread needs for a node.
-fn scratch_of(node: &Node) -> usize {
+/// Scratch bytes that each of `n_threads` needs for a node.
+fn scratch_of(node: &Node, n_threads: usize) -> usize {
     match node.op {
         Op::MulMat => mul_mat::kernel_scratch_bytes(&node.src[0], &node.src[1]),
         Op::MulMatId => {
@@ -144,6 +144,9 @@ fn scratch_of(node: &Node) -> usize {
                 + mul_mat::id_lists_bytes(ids.ne[0], ids.ne[1])
         }
         Op::Attn(_, shape) => attn::scratch_bytes(&shape),
+        Op::Argmax | Op::SumRows | Op::Mean | Op::Sum | Op::Cumsum => {
+            reduce::scratch_bytes(&node.op, &node.src[0], n_threads)
+        }
         _ => 0,
     }
 }

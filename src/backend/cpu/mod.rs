@@ -15,6 +15,7 @@ mod rows;
 pub mod simd;
 mod simd_f16;
 mod simd_math;
+mod simd_reduce;
 mod softmax;
 
 pub use bind::Storage;
@@ -93,6 +94,7 @@ fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         Op::TopK { .. } => reduce::top_k(ctx, node, worker),
         Op::SumRows => reduce::sum_rows(ctx, node, worker, 1.0),
         Op::Mean => reduce::mean(ctx, node, worker),
+        Op::Sum => reduce::sum(ctx, node, worker),
         Op::Cumsum => reduce::cumsum(ctx, node, worker),
         Op::FusedMulMat(_) | Op::PackF16 | Op::HeadRows(_) => {
             unreachable!("refused when the graph is bound")

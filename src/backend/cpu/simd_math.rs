@@ -35,6 +35,8 @@ macro_rules! multiversion {
     };
 }
 
+pub(super) use multiversion;
+
 #[inline(always)]
 fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }

@@ -137,7 +137,10 @@ fn row_sums(node: &Node<'_>, mean: bool) -> Option<Answer> {
 }
 
 pub fn sum(node: &Node<'_>) -> Option<Answer> {
-    let n = node.src[0].ne.iter().fold(1, |n: usize, &ne| n.saturating_mul(ne));
+    let n = node.src[0]
+        .ne
+        .iter()
+        .fold(1, |n: usize, &ne| n.saturating_mul(ne));
     let blocks = n.div_ceil(PART).clamp(1, 8 * SMS);
     let (kernel, state) = relay("sum", blocks, blocks)?;
     Some(kernel.args([Arg::Dst, Arg::Src(0), state]).into())
@@ -185,7 +188,10 @@ mod tests {
 
     /// Slots of a launch's relay, and the number after it.
     fn relay_of(kernel: &Kernel) -> (usize, usize) {
-        let at = kernel.args.iter().position(|a| matches!(a, Arg::State { .. }));
+        let at = kernel
+            .args
+            .iter()
+            .position(|a| matches!(a, Arg::State { .. }));
         match kernel.args[at.expect("a relay")..] {
             [Arg::State { bytes }, Arg::I32(n)] => ((bytes - 16) / 16, n as usize),
             _ => panic!("a number follows"),
@@ -194,7 +200,13 @@ mod tests {
 
     #[test]
     fn argmax_fills_the_gpu_in_one_launch() {
-        for (k, rows) in [(1_215_488, 3), (151_936, 1), (151_936, 16), (4097, 1), (40_000, 263)] {
+        for (k, rows) in [
+            (1_215_488, 3),
+            (151_936, 1),
+            (151_936, 16),
+            (4097, 1),
+            (40_000, 263),
+        ] {
             let (x, dst) = (tensor([k, rows, 1, 1]), tensor([rows, 1, 1, 1]));
             let kernel = launch(argmax(&node(Op::Argmax, &x, &dst)));
             let (slots, len) = relay_of(&kernel);
@@ -230,7 +242,10 @@ mod tests {
             }
             let (x, dst) = (tensor([16_384, rows, 1, 1]), tensor([1, rows, 1, 1]));
             let kernel = launch(mean(&node(Op::Mean, &x, &dst)));
-            assert_eq!((kernel.entry.as_str(), kernel.grid[0]), ("sum_rows_block", rows as u32));
+            assert_eq!(
+                (kernel.entry.as_str(), kernel.grid[0]),
+                ("sum_rows_block", rows as u32)
+            );
             let x = tensor([16_385, rows, 1, 1]);
             let kernel = launch(mean(&node(Op::Mean, &x, &dst)));
             assert_eq!(relay_of(&kernel), (5 * rows, PART));
