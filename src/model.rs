@@ -139,6 +139,7 @@ impl Model {
                 n_ctx: 1,
                 n_cells: 1,
                 n_cells_swa: 1,
+                n_slots: 1,
             },
         );
         match graph {

@@ -50,6 +50,7 @@ fn graphs(model: &Model) -> Vec<(String, bool, Graph)> {
                 n_ctx: 4096,
                 n_cells: 4096,
                 n_cells_swa: 1024,
+                n_slots: 1,
             };
             for wanted in [Wanted::Logits, Wanted::Argmax] {
                 let width = Width::of(n_tokens, n_outputs);

@@ -34,7 +34,7 @@ fn store(seed: u64) -> Arc<Store> {
         let mut q8_0 = Vec::new();
         for _ in 0..K * K / 32 {
             q8_0.extend(half::f16::from_f32(random.unit() * 0.02).to_le_bytes());
-            q8_0.extend((0..32).map(|_| (random.next() >> 40) as u8));
+            q8_0.extend((0..32).map(|_| (random.bits() >> 40) as u8));
         }
         store.bytes(&format!("q{i}"), DType::Q8_0, &[K, K], &q8_0);
     }

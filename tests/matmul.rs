@@ -1,15 +1,11 @@
 //! The CPU matmul: every type, path and odd size against f64 sums.
 
-#[allow(dead_code, reason = "shared with other tests")]
-#[path = "common/random.rs"]
-mod random;
-
+use llama_rs::backend::check::random::{Random, random_weights};
 use llama_rs::backend::cpu::matmul::{
     ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, quantize_row, scratch_bytes,
 };
 use llama_rs::backend::cpu::simd::Simd;
 use llama_rs::quant::{DType, quantize_q8};
-use random::{Random, random_weights};
 
 /// Half a unit in the last place of f32, relative: what one rounding may lose.
 const ROUNDING: f64 = 1.0 / (1u64 << 24) as f64;

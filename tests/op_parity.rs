@@ -6,36 +6,17 @@
 //! every kernel (for `compute-sanitizer`); `LLAMA_RS_PARITY=reference` only the CPU's
 //! half. `LLAMA_RS_TEST_VERBOSE` prints each error that was accepted.
 
-#[path = "op_parity/attn.rs"]
-mod attn;
-#[path = "op_parity/case.rs"]
-mod case;
-#[path = "op_parity/cases.rs"]
-mod cases;
-#[path = "op_parity/device.rs"]
-mod device;
-#[path = "op_parity/elementwise.rs"]
-mod elementwise;
-#[allow(dead_code, reason = "shared with tests/ops.rs")]
-#[path = "ops/harness.rs"]
-mod harness;
-#[path = "op_parity/heads.rs"]
-mod heads;
 #[path = "common/kernel_sources.rs"]
 mod kernel_sources;
-#[path = "op_parity/moe.rs"]
-mod moe;
-#[path = "op_parity/mul_mat.rs"]
-mod mul_mat;
-#[path = "op_parity/reduce.rs"]
-mod reduce;
-#[path = "op_parity/rows.rs"]
-mod rows;
 
-use case::Case;
-use device::gpu;
 use libtest_mimic::{Arguments, Failed, Trial};
+use llama_rs::backend::check::case::Case;
+use llama_rs::backend::check::cases;
+use llama_rs::backend::check::target::{self, CudaTarget, Target, Verdict};
+use rayon::prelude::*;
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// Fills the compute buffer on the device with NaN.
 const POISON: &str = "LLAMA_RS_POISON";
@@ -56,31 +37,74 @@ fn mode() -> Mode {
     }
 }
 
+/// The first GPU, or why there is none to use.
+fn gpu() -> &'static Result<Target, String> {
+    static GPU: OnceLock<Result<Target, String>> = OnceLock::new();
+    GPU.get_or_init(|| match CudaTarget::open(0) {
+        Ok(gpu) => Ok(Target::Cuda(gpu)),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+/// The largest error of a case; a case without kernels fails.
+fn check(case: &Case, mode: Mode) -> Result<f64, String> {
+    let verdict = match (mode, gpu()) {
+        (Mode::Reference, _) => target::check_reference(case).map(Verdict::Close),
+        (_, Ok(gpu)) => gpu.check(case),
+        (_, Err(reason)) => return Err(reason.clone()),
+    };
+    match verdict {
+        Ok(Verdict::Close(error)) => Ok(error),
+        Ok(Verdict::NotSupported) => Err("a node has no CUDA kernel".to_string()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 fn trial(case: Case, mode: Mode, verbose: bool) -> Trial {
     let name = case.name.clone();
-    Trial::test(name, move || {
-        let error = match (mode, gpu()) {
-            (Mode::Reference, _) => device::check_reference(&case),
-            (_, Ok(gpu)) => device::check(gpu, &case),
-            (_, Err(reason)) => Err(reason.clone()),
-        };
-        match error {
-            Ok(error) => {
-                if verbose {
-                    eprintln!("{:.1e} {}", error, case.name);
-                }
-                Ok(())
+    Trial::test(name, move || match check(&case, mode) {
+        Ok(error) => {
+            if verbose {
+                eprintln!("{:.1e} {}", error, case.name);
             }
-            Err(text) => Err(Failed::from(text)),
+            Ok(())
         }
+        Err(text) => Err(Failed::from(text)),
     })
+}
+
+/// True for kernels that no node launches: uploads do, or nothing does, since F32
+/// weights are multiplied with F32 activations, but every type has these.
+fn launched_unseen(entry: &str) -> bool {
+    let unused = ["mul_mat_F32", "mul_mat_id_F32", "mul_mat_vec_F32"];
+    entry.starts_with("rearrange_") || unused.contains(&entry)
+}
+
+/// Needs no GPU: every case has kernels, and every kernel in `sources` has a case.
+fn check_coverage(sources: &Path) -> Result<(), String> {
+    let launched = cases::all().into_par_iter().map(|case| {
+        let launched = cases::launches(&case).map_err(|e| format!("{}: {e}", case.name))?;
+        Ok(launched.0.into_iter().map(|l| l.0).collect::<Vec<_>>())
+    });
+    let launched: Result<Vec<_>, String> = launched.collect();
+    let launched: BTreeSet<String> = launched?.into_iter().flatten().collect();
+    let entries = kernel_sources::entries(sources);
+    let missing = |name: &&String| !launched_unseen(name) && !launched.contains(*name);
+    let missing: Vec<_> = entries.iter().filter(missing).collect();
+    let unknown: Vec<_> = launched.difference(&entries).collect();
+    match missing.is_empty() && unknown.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "kernels without a case: {missing:?}; launched, but in no source: {unknown:?}"
+        )),
+    }
 }
 
 /// Whether every kernel has a case, where the sources are.
 fn coverage() -> Trial {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("cuda-kernels");
     let missing = !sources.exists();
-    let check = move || cases::check_coverage(&sources).map_err(Failed::from);
+    let check = move || check_coverage(&sources).map_err(Failed::from);
     Trial::test("every kernel has a case", check).with_ignored_flag(missing)
 }
 
@@ -99,7 +123,7 @@ fn refusal() -> Result<(), Failed> {
     for kind in kinds {
         let case = all.iter().find(|c| c.name.starts_with(kind));
         let case = case.ok_or_else(|| format!("no case {kind}"))?;
-        device::check_refusal(case)?;
+        target::check_refusal(case)?;
     }
     Ok(())
 }

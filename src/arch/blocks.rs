@@ -4,7 +4,7 @@ use super::{CacheShape, Hparams};
 use crate::error::Result;
 use crate::graph::op::AttnShape;
 use crate::graph::{
-    AttnParams, Builder, CacheId, GluKind, Input, Op, RopeParams, TensorId, UnaryKind,
+    AttnParams, Builder, CacheId, CacheKind, GluKind, Input, Op, RopeParams, TensorId, UnaryKind,
 };
 
 /// `token_embd` rows of the batch: `[n_embd, n_tokens]`.
@@ -124,8 +124,18 @@ pub fn attention(
     } else {
         cache.n_cells
     };
-    let k_cache = g.cache(CacheId(2 * il), cache.k_type, hp.n_embd_k(il), cells);
-    let v_cache = g.cache(CacheId(2 * il + 1), cache.v_type, hp.n_embd_v(il), cells);
+    let k_cache = g.cache(
+        CacheId::of(il, CacheKind::K),
+        cache.k_type,
+        hp.n_embd_k(il),
+        cells,
+    );
+    let v_cache = g.cache(
+        CacheId::of(il, CacheKind::V),
+        cache.v_type,
+        hp.n_embd_v(il),
+        cells,
+    );
     let slots = g.input(Input::Slots { swa }, 0);
     let k = g.reshape(k, &[hp.n_embd_k(il), n])?;
     let k = g.op(Op::SetRows, &[k_cache, k, slots])?;

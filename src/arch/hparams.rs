@@ -36,6 +36,34 @@ pub struct Hparams {
     pub window: Option<u32>,
     /// Which layers slide.
     pub swa: Vec<bool>,
+    /// By layer: the state that it carries from token to token.
+    pub recurrent: Vec<Option<Recurrent>>,
+}
+
+/// Sizes of a layer's recurrent state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recurrent {
+    /// Taps of the convolution.
+    pub d_conv: usize,
+    /// Channels of the convolution.
+    pub n_channels: usize,
+    /// Values of a state row.
+    pub d_state: usize,
+    /// Rows of a head.
+    pub head_dim: usize,
+    pub n_head: usize,
+}
+
+impl Recurrent {
+    /// Values of a sequence's convolution state.
+    pub fn n_conv(&self) -> usize {
+        self.n_channels * (self.d_conv - 1)
+    }
+
+    /// Values of a sequence's scan state.
+    pub fn n_state(&self) -> usize {
+        self.d_state * self.head_dim * self.n_head
+    }
 }
 
 /// What the user asked of RoPE; `None` keeps what the file says.
@@ -114,6 +142,7 @@ impl Hparams {
             rope: rope(keys, mode, head_dim, n_ctx_train, user)?,
             window: None,
             swa: vec![false; n_layer],
+            recurrent: vec![None; n_layer],
             n_head,
             n_head_kv,
         })

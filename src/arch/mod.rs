@@ -14,15 +14,14 @@ mod qwen3;
 mod qwen3moe;
 mod smollm3;
 
-pub use hparams::{Hparams, RopeOverrides, RopeScaling};
+pub use hparams::{Hparams, Recurrent, RopeOverrides, RopeScaling};
 pub use keys::Keys;
 
 use crate::error::{Error, Result};
 use crate::graph::{Builder, Catalog, RopeMode, TensorId};
 use crate::quant::DType;
 
-/// The KV cache as graphs see it. Layer `il` has cache tensors `2 il` (K) and
-/// `2 il + 1` (V), each `[row, n_cells]`.
+/// The caches as graphs see them; their ids are [`crate::graph::CacheId::of`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CacheShape {
     pub k_type: DType,
@@ -31,6 +30,8 @@ pub struct CacheShape {
     pub n_ctx: usize,
     pub n_cells: usize,
     pub n_cells_swa: usize,
+    /// Recurrent states, one a sequence.
+    pub n_slots: usize,
 }
 
 /// A model's architecture with its hyperparameters.

@@ -1,11 +1,12 @@
 //! Backends: who evaluates a graph.
 
+pub mod check;
 pub mod cpu;
 pub mod cuda;
 pub mod sched;
 
 use crate::error::Result;
-use crate::graph::{Count, Graph, Input, Plan, TensorId};
+use crate::graph::{CacheId, Count, Graph, Input, Plan, TensorId};
 use std::fmt;
 
 /// A place where graphs are evaluated.
@@ -51,6 +52,16 @@ pub trait Backend {
     fn prepare(&self, _graphs: &[&Graph], _progress: &dyn Fn(usize)) -> Result<()> {
         Ok(())
     }
+    /// Reads bytes of a cache from `offset` on, between runs.
+    ///
+    /// # Errors
+    /// The cache does not lie here, or has fewer bytes.
+    fn read_cache(&self, id: CacheId, offset: usize, data: &mut [u8]) -> Result<()>;
+    /// Overwrites bytes of a cache from `offset` on, between runs.
+    ///
+    /// # Errors
+    /// As [`Backend::read_cache`].
+    fn write_cache(&self, id: CacheId, offset: usize, data: &[u8]) -> Result<()>;
     /// Binds a lowered and planned graph, whose weights are prepared, to memory.
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>>;
 }

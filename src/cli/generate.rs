@@ -104,7 +104,7 @@ impl Generator<'_> {
         load::need_room(prompt.len(), self.session.n_ctx())?;
         // At least one token is evaluated: its logits are what we want.
         let keep = common_prefix(&self.cached, prompt).min(prompt.len().saturating_sub(1));
-        self.session.truncate(keep);
+        self.session.truncate(keep)?;
         // Less is left where a sliding window has moved on.
         let keep = self.session.n_past();
         if keep < self.cached.len() {

@@ -98,6 +98,7 @@ pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Sess
     let params = SessionParams {
         n_ctx,
         n_ubatch: context.ubatch_size.min(context.batch_size).min(n_ctx),
+        n_seqs: 1,
         n_threads: n_threads(context),
         kv_type_k,
         kv_type_v,

@@ -136,6 +136,45 @@ impl<'a> Builder<'a> {
         tensor
     }
 
+    /// A cache tensor of states `[.., n_slots]` in f32.
+    pub fn states(&mut self, id: CacheId, shape: &[usize]) -> Result<TensorId> {
+        let (&n_slots, sizes) = shape.split_last().unwrap_or((&1, &[]));
+        let flat = self.cache(id, DType::F32, sizes.iter().product(), n_slots);
+        self.reshape(flat, shape)
+    }
+
+    /// The same values with dimension 0 cut into `parts`; rows may lie apart.
+    pub fn split_rows(&mut self, x: TensorId, parts: [usize; 2]) -> Result<TensorId> {
+        let t = self.graph.get(x);
+        let live_inside = t.live.is_some_and(|l| l.dim == 0);
+        if t.ne[0] != parts[0] * parts[1] || t.ne[3] != 1 || live_inside {
+            return Err(Error::Shape {
+                op: "VIEW",
+                detail: format!("{} {:?} cut into {parts:?}", t.name, t.ne),
+            });
+        }
+        let tensor = Tensor {
+            ne: [parts[0], parts[1], t.ne[1], t.ne[2]],
+            nb: [t.nb[0], parts[0] * t.nb[0], t.nb[1], t.nb[2]],
+            live: t.live.map(|l| Live {
+                dim: l.dim + 1,
+                ..l
+            }),
+            origin: Origin::View { offset_bytes: 0 },
+            src: vec![x],
+            ..t.clone()
+        };
+        Ok(self.push(tensor))
+    }
+
+    /// `x` without gaps between its rows: itself when it has none.
+    pub fn cont(&mut self, x: TensorId) -> Result<TensorId> {
+        match self.graph.get(x).is_contiguous() {
+            true => Ok(x),
+            false => self.op(Op::Cont, &[x]),
+        }
+    }
+
     /// Appends an op; the shape rule checks its operands.
     pub fn op(&mut self, op: Op, src: &[TensorId]) -> Result<TensorId> {
         let operands: Vec<&Tensor> = src.iter().map(|&id| self.graph.get(id)).collect();

@@ -15,4 +15,4 @@ pub use op::{
 };
 pub use plan::Plan;
 pub use recurrent::{GatedDelta, SsmConv, SsmScan};
-pub use tensor::{CacheId, Count, Graph, Input, Live, Origin, Tensor, TensorId};
+pub use tensor::{CacheId, CacheKind, Count, Graph, Input, Live, Origin, Tensor, TensorId};

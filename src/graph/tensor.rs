@@ -65,6 +65,41 @@ pub struct Live {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CacheId(pub usize);
 
+/// What a layer keeps from token to token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CacheKind {
+    /// `[head_dim * n_head_kv, n_cells]`.
+    K,
+    /// `[head_dim * n_head_kv, n_cells]`.
+    V,
+    /// Last inputs of a convolution, `[channels, d_conv - 1, n_slots]` in f32.
+    Conv,
+    /// State of a scan, `[d_state, head_dim, n_head, n_slots]` in f32.
+    State,
+}
+
+impl CacheKind {
+    /// Every kind, in the order of their numbers in a layer.
+    pub const ALL: [CacheKind; 4] = [Self::K, Self::V, Self::Conv, Self::State];
+}
+
+impl CacheId {
+    /// The cache of a layer.
+    pub fn of(il: usize, kind: CacheKind) -> CacheId {
+        CacheId(il * CacheKind::ALL.len() + kind as usize)
+    }
+
+    /// The layer that a cache belongs to.
+    pub fn layer(self) -> usize {
+        self.0 / CacheKind::ALL.len()
+    }
+
+    /// What the cache holds.
+    pub fn kind(self) -> CacheKind {
+        CacheKind::ALL[self.0 % CacheKind::ALL.len()]
+    }
+}
+
 /// Where a tensor's data comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Origin {

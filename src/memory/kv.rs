@@ -1,31 +1,66 @@
-//! The attention cache: K and V rows of past tokens, one cell a token.
+//! What layers keep: K and V rows of past tokens, one cell a token, and recurrent
+//! states, one slot a sequence; and which token each cell holds.
 //!
 //! Layers with a sliding window share a smaller set of cells, in which a cell
 //! is used again once no coming token can see it.
 
 use crate::backend::cpu::Buffer;
 use crate::error::{Error, Result};
-use crate::graph::CacheId;
+use crate::graph::{CacheId, CacheKind};
 use crate::quant::DType;
 
-/// Sizes of one layer's K and V rows, in values.
-#[derive(Debug, Clone, Copy)]
+/// What one layer keeps, in values: rows of K and V of a cell, states of a slot.
+#[derive(Debug, Clone, Copy, Default)]
 pub struct LayerRows {
     pub k: usize,
     pub v: usize,
     pub swa: bool,
+    pub conv: usize,
+    pub state: usize,
 }
 
-/// Exact bytes of every cache tensor, K and V of each layer in turn by
-/// [`CacheId`]; `types` are of K and V, `n_cells` of full and sliding-window
-/// layers.
-pub fn cache_bytes(layers: &[LayerRows], types: [DType; 2], n_cells: [usize; 2]) -> Vec<usize> {
-    let bytes = |dtype: DType, n: usize, swa: bool| {
-        let row = n / dtype.block_len() * dtype.block_bytes();
-        n_cells[usize::from(swa)].saturating_mul(row)
-    };
-    let of_layer = |l: &LayerRows| [bytes(types[0], l.k, l.swa), bytes(types[1], l.v, l.swa)];
-    layers.iter().flat_map(of_layer).collect()
+/// How many cells and slots there are, and of which types.
+#[derive(Debug, Clone, Copy)]
+pub struct CacheSizes {
+    /// Of K and V.
+    pub types: [DType; 2],
+    /// Of full and of sliding-window layers.
+    pub n_cells: [usize; 2],
+    pub n_slots: usize,
+}
+
+impl CacheSizes {
+    /// Bytes of one row (a cell's, or a slot's state) of this kind.
+    pub fn row_bytes(&self, layer: &LayerRows, kind: CacheKind) -> usize {
+        let (dtype, n) = match kind {
+            CacheKind::K => (self.types[0], layer.k),
+            CacheKind::V => (self.types[1], layer.v),
+            CacheKind::Conv => (DType::F32, layer.conv),
+            CacheKind::State => (DType::F32, layer.state),
+        };
+        n / dtype.block_len() * dtype.block_bytes()
+    }
+
+    /// Rows of a cache of this kind.
+    pub fn n_rows(&self, layer: &LayerRows, kind: CacheKind) -> usize {
+        match kind {
+            CacheKind::K | CacheKind::V => self.n_cells[usize::from(layer.swa)],
+            CacheKind::Conv | CacheKind::State => self.n_slots,
+        }
+    }
+
+    /// Exact bytes of every cache tensor, by [`CacheId`]; 0 where a layer has none.
+    pub fn bytes(&self, layers: &[LayerRows]) -> Vec<usize> {
+        let of_layer = |l: &LayerRows| {
+            let l = *l;
+            let bytes = move |kind| {
+                self.n_rows(&l, kind)
+                    .saturating_mul(self.row_bytes(&l, kind))
+            };
+            CacheKind::ALL.map(bytes)
+        };
+        layers.iter().flat_map(of_layer).collect()
+    }
 }
 
 /// The memory of the cells that live on the host.
@@ -42,13 +77,13 @@ impl KvStore {
         n_ctx: usize,
         on_host: &dyn Fn(CacheId) -> bool,
     ) -> Result<KvStore> {
-        let held = |at: usize| on_host(CacheId(at)).then(|| bytes[at]);
+        let held = |at: usize| (bytes[at] > 0 && on_host(CacheId(at))).then(|| bytes[at]);
         let total = (0..bytes.len()).filter_map(held);
         let total = total.fold(0, usize::saturating_add);
         // Memory is handed out untouched, so asking for it does not fail in time.
         if let Some(free) = available_bytes().filter(|&free| total > free) {
             return Err(Error::DoesNotFit(format!(
-                "the KV cache of {n_ctx} tokens needs {} MiB, {} MiB are free; lower -c",
+                "the cache of {n_ctx} tokens needs {} MiB, {} MiB are free; lower -c",
                 total >> 20,
                 free >> 20
             )));
@@ -140,6 +175,15 @@ impl Cells {
         Some(slots)
     }
 
+    /// Cells of `seq` in order of position.
+    pub fn of(&self, seq: i32) -> Vec<usize> {
+        let mut cells: Vec<usize> = (0..self.n_used)
+            .filter(|&c| self.seq[c] == seq && self.pos[c] >= 0)
+            .collect();
+        cells.sort_by_key(|&c| self.pos[c]);
+        cells
+    }
+
     /// Forgets the tokens of `seq` at `from` and later. False when the tokens
     /// left lack some that the one at `from` would see: then the sequence must
     /// be evaluated again from the start.
@@ -172,19 +216,24 @@ mod tests {
         let layer = LayerRows {
             k: 1024,
             v: 1024,
-            swa: false,
+            state: 100,
+            ..LayerRows::default()
         };
-        let types = [DType::F16, DType::F32];
-        let large = cache_bytes(&[layer], types, [1 << 40, 1]);
+        let sizes = |n| CacheSizes {
+            types: [DType::F16, DType::F32],
+            n_cells: [n, 1],
+            n_slots: 3,
+        };
+        let large = sizes(1 << 40).bytes(&[layer]);
         let refused = KvStore::new(&large, 1 << 40, &|_| true);
         assert!(matches!(refused, Err(Error::DoesNotFit(_))));
         let elsewhere = KvStore::new(&large, 1 << 40, &|_| false).expect("nothing");
         assert!(elsewhere.get(CacheId(0)).is_none());
-        let small = cache_bytes(&[layer], types, [16, 1]);
-        assert_eq!(small, [16 * 2048, 16 * 4096]);
-        let store = KvStore::new(&small, 16, &|id| id.0 == 1).expect("64 KiB");
+        let small = sizes(16).bytes(&[layer]);
+        assert_eq!(small, [16 * 2048, 16 * 4096, 0, 3 * 400]);
+        let store = KvStore::new(&small, 16, &|id| id.0 == 1 || id.0 == 2).expect("64 KiB");
         assert_eq!(store.get(CacheId(1)).map(Buffer::bytes), Some(16 * 4096));
-        assert!(store.get(CacheId(0)).is_none());
+        assert!(store.get(CacheId(0)).is_none() && store.get(CacheId(2)).is_none());
     }
 
     #[test]

@@ -4,5 +4,5 @@ pub mod kv;
 pub mod placement;
 pub mod planner;
 
-pub use kv::{Cells, KvStore, LayerRows};
+pub use kv::{CacheSizes, Cells, KvStore, LayerRows};
 pub use placement::{GpuLayers, Placement, Schedule, TensorOverride};

@@ -136,8 +136,7 @@ impl Schedule {
             caches: HashMap::new(),
             refused: BTreeSet::new(),
         };
-        // Layer `il` has cache tensors `2 il` and `2 il + 1`.
-        let wanted = |id: CacheId| schedule.layer(id.0 / 2);
+        let wanted = |id: CacheId| schedule.layer(id.layer());
         let runs = |device: usize, graph: &Graph, id| schedule.runs(device, graph, id);
         let mut refused = BTreeSet::new();
         let caches = sched::cache_devices(graphs, &wanted, &runs, &mut refused);

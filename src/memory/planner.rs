@@ -1,6 +1,6 @@
 //! What a device has to hold, and how many layers it has room for.
 
-use super::kv::{self, LayerRows};
+use super::kv::{CacheSizes, LayerRows};
 use super::placement::{GpuLayers, OFFLOAD, Placement, Schedule};
 use crate::arch::CacheShape;
 use crate::backend::{Device, cuda};
@@ -78,46 +78,49 @@ pub struct Setup<'a> {
     model: &'a Model,
     placement: &'a Placement,
     overridden: HashMap<String, usize>,
-    /// Of K and V.
-    kv_types: [DType; 2],
-    n_ctx: usize,
-    n_ubatch: usize,
-    exact: bool,
+    how: Evaluation,
     graphs: Vec<Graph>,
 }
 
+/// How a model is evaluated.
+#[derive(Debug, Clone, Copy)]
+pub struct Evaluation {
+    /// Of K and V.
+    pub kv_types: [DType; 2],
+    /// Tokens that each sequence may have.
+    pub n_ctx: usize,
+    /// Most tokens evaluated at once.
+    pub n_ubatch: usize,
+    /// Sequences that may share a batch.
+    pub n_seqs: usize,
+    /// No 8-bit activations.
+    pub exact: bool,
+}
+
 impl<'a> Setup<'a> {
-    /// A setup of contexts of `n_ctx` tokens, evaluated `n_ubatch` at a time;
-    /// `exact`: no 8-bit activations.
+    /// What `model` takes when it is evaluated so.
     ///
     /// # Errors
     /// As [`Placement::overridden`].
-    pub fn new(
-        model: &'a Model,
-        placement: &'a Placement,
-        kv_types: [DType; 2],
-        n_ctx: usize,
-        n_ubatch: usize,
-        exact: bool,
-    ) -> Result<Setup<'a>> {
+    pub fn new(model: &'a Model, placement: &'a Placement, how: Evaluation) -> Result<Setup<'a>> {
         let setup = Setup {
             model,
             placement,
             overridden: placement.overridden(model.weight_names())?,
-            kv_types,
-            n_ctx,
-            n_ubatch,
-            exact,
+            how,
             graphs: Vec::new(),
         };
-        setup.with_context(n_ctx)
+        setup.with_context(how.n_ctx)
     }
 
     /// The same with contexts of `n_ctx` tokens.
     fn with_context(&self, n_ctx: usize) -> Result<Setup<'a>> {
         let mut setup = Setup {
-            n_ctx,
-            n_ubatch: self.n_ubatch.min(n_ctx),
+            how: Evaluation {
+                n_ctx,
+                n_ubatch: self.how.n_ubatch.min(n_ctx),
+                ..self.how
+            },
             overridden: self.overridden.clone(),
             graphs: Vec::new(),
             ..*self
@@ -128,32 +131,48 @@ impl<'a> Setup<'a> {
 
     /// The cache as graphs see it.
     pub fn cache_shape(&self) -> CacheShape {
+        let how = self.how;
         // A sliding layer needs its window and the tokens of one ubatch.
         let n_cells_swa = match self.model.hparams().window {
-            Some(w) => self.n_ctx.min(w as usize + self.n_ubatch),
+            Some(w) => how.n_seqs * how.n_ctx.min(w as usize + how.n_ubatch),
             None => 1,
         };
         CacheShape {
-            k_type: self.kv_types[0],
-            v_type: self.kv_types[1],
-            n_ctx: self.n_ctx,
-            n_cells: self.n_ctx,
+            k_type: how.kv_types[0],
+            v_type: how.kv_types[1],
+            n_ctx: how.n_ctx,
+            n_cells: how.n_seqs * how.n_ctx,
             n_cells_swa,
+            n_slots: how.n_seqs,
         }
     }
 
-    /// Bytes of every cache tensor, by [`CacheId`].
-    pub fn cache_bytes(&self) -> Vec<usize> {
+    /// What each layer keeps.
+    pub fn layer_rows(&self) -> Vec<LayerRows> {
         let hp = self.model.hparams();
         let rows = |il: usize| LayerRows {
             k: hp.n_embd_k(il),
             v: hp.n_embd_v(il),
             swa: hp.swa[il],
+            conv: hp.recurrent[il].map_or(0, |r| r.n_conv()),
+            state: hp.recurrent[il].map_or(0, |r| r.n_state()),
         };
-        let layers: Vec<LayerRows> = (0..hp.n_layer).map(rows).collect();
+        (0..hp.n_layer).map(rows).collect()
+    }
+
+    /// Cells, slots and their types.
+    pub fn cache_sizes(&self) -> CacheSizes {
         let shape = self.cache_shape();
-        let n_cells = [shape.n_cells, shape.n_cells_swa];
-        kv::cache_bytes(&layers, self.kv_types, n_cells)
+        CacheSizes {
+            types: self.how.kv_types,
+            n_cells: [shape.n_cells, shape.n_cells_swa],
+            n_slots: shape.n_slots,
+        }
+    }
+
+    /// Bytes of every cache tensor, by [`CacheId`].
+    pub fn cache_bytes(&self) -> Vec<usize> {
+        self.cache_sizes().bytes(&self.layer_rows())
     }
 
     /// The graphs of a whole ubatch and of a single token.
@@ -163,12 +182,14 @@ impl<'a> Setup<'a> {
 
     fn build_graphs(&self) -> Result<Vec<Graph>> {
         let shape = self.cache_shape();
-        let mut widths = vec![self.n_ubatch, 1];
-        widths.dedup();
-        let graph = |n_tokens| {
-            let width = Width::of(n_tokens, 1);
-            self.model.graph(Wanted::Logits, width, &shape)
+        let whole = Width {
+            n_tokens: self.how.n_ubatch,
+            n_outputs: self.how.n_seqs,
+            n_seqs: self.how.n_seqs,
         };
+        let mut widths = vec![whole, Width::of(1, 1)];
+        widths.dedup();
+        let graph = |width| self.model.graph(Wanted::Logits, width, &shape);
         widths.into_iter().map(graph).collect()
     }
 
@@ -194,7 +215,7 @@ impl<'a> Setup<'a> {
         for graph in &self.graphs {
             let segments = schedule.split(graph)?.segments;
             for segment in segments.iter().filter(|s| s.device == OFFLOAD) {
-                demand.add(&cuda::lower(&segment.graph, self.exact), self.exact);
+                demand.add(&cuda::lower(&segment.graph, self.how.exact), self.how.exact);
             }
         }
         need.weights = demand.weights();
@@ -238,7 +259,7 @@ impl<'a> Setup<'a> {
     fn flags_that_fit(&self, n_offloaded: usize, free: usize) -> Result<Vec<String>> {
         let fewer = n_offloaded.saturating_sub(1);
         let n = layers_that_fit(fewer, free, &mut |n| self.total(n))?;
-        let n_ctx = context_that_fits(self.n_ctx, free, &mut |n_ctx| {
+        let n_ctx = context_that_fits(self.how.n_ctx, free, &mut |n_ctx| {
             self.with_context(n_ctx)?.total(n_offloaded)
         })?;
         let mut flags = vec![format!("-ngl {n}")];
@@ -252,7 +273,7 @@ impl<'a> Setup<'a> {
         Error::DoesNotFit(format!(
             "{device}: -ngl {n} -c {} needs {} MiB (weights {}, KV cache {}, compute {}), \
              {} MiB are free; give {}",
-            self.n_ctx,
+            self.how.n_ctx,
             mib(need.total()),
             mib(need.weights),
             mib(need.kv),

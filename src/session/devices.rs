@@ -136,6 +136,16 @@ impl Devices {
         sched::compile(split, &self.backends)
     }
 
+    /// Reads bytes of a cache from `offset` on.
+    pub fn read_cache(&self, id: CacheId, offset: usize, data: &mut [u8]) -> Result<()> {
+        self.backends[self.schedule.cache(id)].read_cache(id, offset, data)
+    }
+
+    /// Overwrites bytes of a cache from `offset` on.
+    pub fn write_cache(&self, id: CacheId, offset: usize, data: &[u8]) -> Result<()> {
+        self.backends[self.schedule.cache(id)].write_cache(id, offset, data)
+    }
+
     /// Whether the graph's first output is computed beside the CPU.
     pub fn computes_output(&self, graph: &Graph) -> bool {
         let by = graph.outputs.first().map(|&id| graph.owner(id));
@@ -164,7 +174,9 @@ fn backends(
         backends.push(match (device, &context) {
             (Device::Cuda(_), Some(context)) => {
                 let all = (0..).map(CacheId).zip(bytes.iter().copied());
-                let here: Vec<_> = all.filter(|c| schedule.cache(c.0) == number).collect();
+                let here: Vec<_> = all
+                    .filter(|c| c.1 > 0 && schedule.cache(c.0) == number)
+                    .collect();
                 let (context, host) = (context.clone(), storage.clone());
                 Box::new(CudaBackend::new(context, host, &here, exact)?)
             }

@@ -1,6 +1,8 @@
 //! Evaluates token sequences: prefill and decode in ubatches over one cache.
 
+mod batch;
 mod devices;
+mod state;
 mod threads;
 
 pub use devices::Load;
@@ -9,12 +11,12 @@ use crate::arch::CacheShape;
 use crate::backend::Executable;
 use crate::error::{Error, Result};
 use crate::graph::builder::Width;
-use crate::graph::{Count, Input};
-use crate::memory::planner::Setup;
-use crate::memory::{Cells, Placement};
+use crate::memory::planner::{Evaluation, Setup};
+use crate::memory::{CacheSizes, Cells, LayerRows, Placement};
 use crate::model::{Model, Wanted};
 use crate::quant::DType;
 use devices::Devices;
+use state::Checkpoint;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -29,6 +31,8 @@ pub struct SessionParams {
     pub n_ctx: usize,
     /// Most tokens evaluated at once.
     pub n_ubatch: usize,
+    /// Sequences that a batch may hold; each has its own context.
+    pub n_seqs: usize,
     pub n_threads: usize,
     pub kv_type_k: DType,
     pub kv_type_v: DType,
@@ -45,7 +49,7 @@ struct Key {
     width: Width,
 }
 
-/// One sequence of tokens and its cache.
+/// Sequences of tokens and what is kept of them. Most calls are about the first.
 pub struct Session {
     model: Arc<Model>,
     params: SessionParams,
@@ -54,7 +58,12 @@ pub struct Session {
     compiled: HashMap<Key, Box<dyn Executable>>,
     cells: Cells,
     cells_swa: Cells,
-    n_past: usize,
+    /// Tokens evaluated so far, by sequence.
+    n_past: Vec<usize>,
+    /// States of models that cannot forget single tokens.
+    checkpoints: Vec<Checkpoint>,
+    layers: Vec<LayerRows>,
+    sizes: CacheSizes,
     argmax_on_device: bool,
 }
 
@@ -75,20 +84,19 @@ impl Session {
         params: SessionParams,
         progress: &dyn Fn(usize, usize),
     ) -> Result<Session> {
-        if params.n_ctx == 0 || params.n_ubatch == 0 {
+        if params.n_ctx == 0 || params.n_ubatch == 0 || params.n_seqs == 0 {
             return Err(Error::input(
                 "the context and the ubatch hold at least one token; raise -c or -ub",
             ));
         }
-        let kv_types = [params.kv_type_k, params.kv_type_v];
-        let setup = Setup::new(
-            &model,
-            &params.placement,
-            kv_types,
-            params.n_ctx,
-            params.n_ubatch,
-            params.exact_activations,
-        )?;
+        let how = Evaluation {
+            kv_types: [params.kv_type_k, params.kv_type_v],
+            n_ctx: params.n_ctx,
+            n_ubatch: params.n_ubatch,
+            n_seqs: params.n_seqs,
+            exact: params.exact_activations,
+        };
+        let setup = Setup::new(&model, &params.placement, how)?;
         let shape = setup.cache_shape();
         let devices = Devices::new(&model, &params, &setup, progress)?;
         let one = Width::of(1, 1);
@@ -100,7 +108,10 @@ impl Session {
             shape,
             devices,
             compiled: HashMap::new(),
-            n_past: 0,
+            n_past: vec![0; params.n_seqs],
+            checkpoints: Vec::new(),
+            layers: setup.layer_rows(),
+            sizes: setup.cache_sizes(),
             model,
             params,
         })
@@ -113,7 +124,7 @@ impl Session {
 
     /// Tokens evaluated so far.
     pub fn n_past(&self) -> usize {
-        self.n_past
+        self.n_past[0]
     }
 
     /// Bytes of the KV cache, on all devices together.
@@ -154,10 +165,10 @@ impl Session {
     }
 
     fn eval_chunks(&mut self, tokens: &[u32], wanted: Wanted) -> Result<Key> {
-        self.check(tokens)?;
+        self.check(0, tokens)?;
         let mut last = Err(nothing_to_evaluate());
         for chunk in tokens.chunks(self.params.n_ubatch) {
-            last = Ok(self.step(chunk, wanted, false)?);
+            last = Ok(self.step(&[(0, chunk)], wanted, false)?);
         }
         last
     }
@@ -168,12 +179,12 @@ impl Session {
         tokens: &[u32],
         each: &mut dyn FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
-        self.check(tokens)?;
+        self.check(0, tokens)?;
         let n_vocab = self.model.n_vocab();
         let most = (MOST_LOGITS_BYTES / (4 * n_vocab)).max(1);
         let step = self.params.n_ubatch.min(1 << most.ilog2());
         for (at, chunk) in tokens.chunks(step).enumerate() {
-            let key = self.step(chunk, Wanted::Logits, true)?;
+            let key = self.step(&[(0, chunk)], Wanted::Logits, true)?;
             let run = self.compiled.get(&key).ok_or_else(nothing_to_evaluate)?;
             let logits = run.output(0).chunks_exact(n_vocab);
             for (i, row) in logits.take(chunk.len()).enumerate() {
@@ -183,30 +194,7 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps the first `n_past` tokens. A cache whose sliding windows are gone
-    /// is emptied instead: [`Session::n_past`] says what is left.
-    pub fn truncate(&mut self, n_past: usize) {
-        if n_past >= self.n_past {
-            return;
-        }
-        let from = n_past as i32;
-        let whole = self.cells.truncate(0, from) & self.cells_swa.truncate(0, from);
-        // Without sliding layers the second set of cells is never filled.
-        if whole || self.model.hparams().window.is_none() {
-            self.n_past = n_past;
-        } else {
-            self.clear();
-        }
-    }
-
-    /// Forgets all tokens.
-    pub fn clear(&mut self) {
-        self.cells.truncate(0, 0);
-        self.cells_swa.truncate(0, 0);
-        self.n_past = 0;
-    }
-
-    fn check(&self, tokens: &[u32]) -> Result<()> {
+    fn check(&self, seq: usize, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
             return Err(nothing_to_evaluate());
         }
@@ -216,82 +204,12 @@ impl Session {
                 "token id {bad} is outside the vocabulary of {n_vocab}; give ids below {n_vocab}"
             )));
         }
-        let total = self.n_past + tokens.len();
+        let total = self.n_past[seq] + tokens.len();
         if total > self.params.n_ctx {
             return Err(Error::DoesNotFit(format!(
                 "{total} tokens do not fit the context of {}; raise -c or shorten the prompt",
                 self.params.n_ctx
             )));
-        }
-        Ok(())
-    }
-
-    /// The width that serves `n` tokens: exact up to 8, then powers of two.
-    fn width(&self, n: usize, all_outputs: bool) -> Width {
-        let n_tokens = match n {
-            0..=8 => n,
-            _ => n.next_power_of_two().min(self.params.n_ubatch.max(n)),
-        };
-        Width::of(n_tokens, if all_outputs { n_tokens } else { 1 })
-    }
-
-    /// Evaluates one ubatch.
-    fn step(&mut self, tokens: &[u32], wanted: Wanted, all_outputs: bool) -> Result<Key> {
-        let n = tokens.len();
-        let width = self.width(n, all_outputs);
-        let key = Key { wanted, width };
-        self.compile(key)?;
-        let first = self.n_past;
-        let done = self.place_and_run(key, tokens);
-        // A step that failed leaves no cells behind that later tokens would see.
-        self.n_past += n;
-        if done.is_err() {
-            self.truncate(first);
-        }
-        done.map(|()| key)
-    }
-
-    /// Gives each token its cell and runs the graph.
-    fn place_and_run(&mut self, key: Key, tokens: &[u32]) -> Result<()> {
-        let n = tokens.len();
-        let first = self.n_past as i32;
-        let full = || Error::DoesNotFit("the KV cache has no free cell; raise -c".to_string());
-        let slots = self.cells.place(0, first, n).ok_or_else(full)?;
-        let slots_swa = match self.model.hparams().window {
-            Some(_) => self.cells_swa.place(0, first, n).ok_or_else(full)?,
-            None => Vec::new(),
-        };
-        let run = self
-            .compiled
-            .get_mut(&key)
-            .ok_or_else(nothing_to_evaluate)?;
-        let ids: Vec<i32> = tokens.iter().map(|&t| t as i32).collect();
-        let pos: Vec<i32> = (first..first + n as i32).collect();
-        let n_outputs = key.width.n_outputs.min(n) as i32;
-        let out: Vec<i32> = (n as i32 - n_outputs..n as i32).collect();
-        run.set_input(Input::Tokens, &ids)?;
-        run.set_input(Input::Pos, &pos)?;
-        run.set_input(Input::Seq, &vec![0; n])?;
-        run.set_input(Input::OutIds, &out)?;
-        run.set_count(Count::Tokens, n);
-        run.set_count(Count::Outputs, out.len());
-        for (swa, slots, cells) in [
-            (false, &slots, &self.cells),
-            (true, &slots_swa, &self.cells_swa),
-        ] {
-            run.set_input(Input::Slots { swa }, slots)?;
-            run.set_input(Input::CellPos { swa }, cells.pos())?;
-            run.set_input(Input::CellSeq { swa }, cells.seq())?;
-            run.set_count(Count::Cells { swa }, cells.pos().len());
-        }
-        run.run()
-    }
-
-    fn compile(&mut self, key: Key) -> Result<()> {
-        if !self.compiled.contains_key(&key) {
-            let graph = self.model.graph(key.wanted, key.width, &self.shape)?;
-            let run = self.devices.compile(&graph)?;
-            self.compiled.insert(key, run);
         }
         Ok(())
     }

@@ -29,6 +29,7 @@ pub fn params(n_ctx: usize, n_ubatch: usize, exact: bool) -> SessionParams {
     SessionParams {
         n_ctx,
         n_ubatch,
+        n_seqs: 1,
         n_threads: 2,
         kv_type_k: kv,
         kv_type_v: kv,

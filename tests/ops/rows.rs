@@ -42,7 +42,7 @@ fn get_rows_from_every_type() {
         let row_bytes = dtype.row_bytes(k).expect("whole blocks");
         let mut random = Random(31);
         let table: Vec<u8> = (0..rows * row_bytes)
-            .map(|_| (random.next() >> 40) as u8)
+            .map(|_| (random.bits() >> 40) as u8)
             .collect();
         let mut store = Store::default();
         store.bytes("table", dtype, &[k, rows], &table);

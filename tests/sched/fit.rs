@@ -3,7 +3,7 @@
 use super::models;
 use llama_rs::Error;
 use llama_rs::backend::Device;
-use llama_rs::memory::planner::{MARGIN_BYTES, Setup};
+use llama_rs::memory::planner::{Evaluation, MARGIN_BYTES, Setup};
 use llama_rs::memory::{GpuLayers, Placement};
 use llama_rs::model::Model;
 use llama_rs::quant::DType;
@@ -17,8 +17,14 @@ fn gpu(layers: GpuLayers) -> Placement {
 }
 
 fn setup<'a>(model: &'a Model, placement: &'a Placement, n_ctx: usize) -> Setup<'a> {
-    let types = [DType::F16; 2];
-    Setup::new(model, placement, types, n_ctx, 32, false).expect("no overrides")
+    let how = Evaluation {
+        kv_types: [DType::F16; 2],
+        n_ctx,
+        n_ubatch: 32,
+        n_seqs: 1,
+        exact: false,
+    };
+    Setup::new(model, placement, how).expect("no overrides")
 }
 
 #[test]

@@ -38,6 +38,7 @@ pub fn graph(model: &Model, n: usize) -> Graph {
         n_ctx: N_CTX,
         n_cells: N_CTX,
         n_cells_swa: N_CELLS_SWA,
+        n_slots: 1,
     };
     let width = Width::of(n, n);
     let graph = model.graph(Wanted::Logits, width, &shape);

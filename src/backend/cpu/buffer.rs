@@ -71,6 +71,14 @@ impl Buffer {
         unsafe { self.ptr.as_ptr().add(offset) }
     }
 
+    /// Some bytes, to be read or changed between runs; `None` when they are not inside.
+    #[allow(clippy::mut_from_ref)]
+    pub fn bytes_at(&self, offset: usize, len: usize) -> Option<&mut [u8]> {
+        (offset.checked_add(len)? <= self.bytes).then_some(())?;
+        // SAFETY: inside the buffer; between runs nobody else touches it.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.at(offset), len) })
+    }
+
     /// All bytes, for one owner (saving and restoring state).
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: `&mut self` excludes runs; all bytes are initialised (zeroed).

@@ -10,7 +10,7 @@ use super::{Ctx, Node, attn, mul_mat, run_node, ssm};
 use crate::backend::{Backend, Executable};
 use crate::error::{Error, Result};
 use crate::graph::fuse::{self, Rules};
-use crate::graph::{Count, Graph, Input, Op, Origin, Plan, Tensor};
+use crate::graph::{CacheId, Count, Graph, Input, Op, Origin, Plan, Tensor};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -56,6 +56,18 @@ impl CpuBackend {
         })
     }
 
+    /// Bytes of a cache, while no run is under way.
+    #[allow(clippy::mut_from_ref)]
+    fn cache(&self, id: CacheId, offset: usize, len: usize) -> Result<&mut [u8]> {
+        let _no_run = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.storage.cache(id);
+        let bytes = cache.and_then(|c| c.bytes_at(offset, len));
+        bytes.ok_or_else(|| Error::Shape {
+            op: "cache",
+            detail: format!("{id:?} does not hold {len} bytes at {offset} on the CPU"),
+        })
+    }
+
     /// The compute buffer, grown to `bytes` when it is smaller.
     fn arena(&self, bytes: usize) -> Result<Arc<Buffer>> {
         let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,6 +99,16 @@ impl Backend for CpuBackend {
 
     fn lower(&self, graph: &Graph) -> Graph {
         fuse::rewrite(graph, self)
+    }
+
+    fn read_cache(&self, id: CacheId, offset: usize, data: &mut [u8]) -> Result<()> {
+        data.copy_from_slice(self.cache(id, offset, data.len())?);
+        Ok(())
+    }
+
+    fn write_cache(&self, id: CacheId, offset: usize, data: &[u8]) -> Result<()> {
+        self.cache(id, offset, data.len())?.copy_from_slice(data);
+        Ok(())
     }
 
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>> {

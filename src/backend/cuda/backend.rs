@@ -73,22 +73,6 @@ impl CudaBackend {
         })
     }
 
-    /// Overwrites the first bytes of a cache.
-    pub fn write_cache(&self, id: CacheId, data: &[u8]) -> Result<()> {
-        let cache = self.cache(id, data.len())?;
-        // SAFETY: the cache has these bytes; waited for before `data` may go.
-        unsafe { self.stream.upload(cache.address(), data)? };
-        self.stream.sync()
-    }
-
-    /// Reads the first bytes of a cache.
-    pub fn read_cache(&self, id: CacheId, data: &mut [u8]) -> Result<()> {
-        let cache = self.cache(id, data.len())?;
-        // SAFETY: the cache has these bytes; waited for before `data` is looked at.
-        unsafe { self.stream.download(data, cache.address())? };
-        self.stream.sync()
-    }
-
     /// A cache of at least `bytes`.
     fn cache(&self, id: CacheId, bytes: usize) -> Result<&DeviceBuffer> {
         let cache = self.caches.get(&id).filter(|c| c.bytes() >= bytes);
@@ -147,6 +131,23 @@ impl Backend for CudaBackend {
             most = most.max(lower::arena_bytes(graph, &Plan::new(graph), self.exact));
         }
         self.arena(most).map(drop)
+    }
+
+    fn read_cache(&self, id: CacheId, offset: usize, data: &mut [u8]) -> Result<()> {
+        let cache = self.cache(id, offset + data.len())?;
+        // SAFETY: the cache has these bytes; waited for before `data` is looked at.
+        unsafe {
+            self.stream
+                .download(data, cache.address() + offset as u64)?
+        };
+        self.stream.sync()
+    }
+
+    fn write_cache(&self, id: CacheId, offset: usize, data: &[u8]) -> Result<()> {
+        let cache = self.cache(id, offset + data.len())?;
+        // SAFETY: the cache has these bytes; waited for before `data` may go.
+        unsafe { self.stream.upload(cache.address() + offset as u64, data)? };
+        self.stream.sync()
     }
 
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>> {

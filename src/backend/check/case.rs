@@ -1,10 +1,10 @@
 //! One comparison: a small graph, its operands, and how close CUDA must come.
 
-use super::harness::{Random, Setup, Store, live, operand};
-use llama_rs::backend::cuda::kernel::Node;
-use llama_rs::backend::cuda::{lower, ops};
-use llama_rs::graph::builder::Width;
-use llama_rs::graph::{Builder, Graph, Op, Origin, TensorId};
+use super::store::{Random, Setup, Store, live, operand};
+use crate::backend::cuda::kernel::Node;
+use crate::backend::cuda::{lower, ops};
+use crate::error::{Error, Result};
+use crate::graph::{Builder, Graph, Op, Origin, TensorId};
 use std::sync::Arc;
 
 /// F32 throughout: CUDA and CPU differ in the order of sums and in the last bits of
@@ -20,7 +20,8 @@ pub const F16_NMSE: f64 = 5e-5;
 /// Copies and selections: equal bits.
 pub const SAME: f64 = 0.0;
 
-pub type Build = Box<dyn Fn(&mut Builder<'_>, &Store) -> llama_rs::Result<Vec<TensorId>>>;
+/// Builds the graph of a case from the operands in its store; gives the outputs.
+pub type Build = Box<dyn Fn(&mut Builder<'_>, &Store) -> Result<Vec<TensorId>>>;
 
 /// A graph that is still to be built, with what it reads.
 pub struct Problem {
@@ -30,13 +31,17 @@ pub struct Problem {
 }
 
 impl Problem {
-    pub fn graph(&self) -> Graph {
-        let width = Width::of(self.setup.width, self.setup.width);
+    /// The graph as an architecture would build it, not lowered.
+    ///
+    /// # Errors
+    /// The operands do not fit the op.
+    pub fn graph(&self) -> Result<Graph> {
+        let width = self.setup.width();
         let mut b = Builder::new(&self.store, width);
-        for id in (self.build)(&mut b, &self.store).expect("builds") {
+        for id in (self.build)(&mut b, &self.store)? {
             b.output(id);
         }
-        b.graph
+        Ok(b.graph)
     }
 }
 
@@ -48,6 +53,7 @@ pub struct Case {
     pub exact: bool,
     /// Most normalised mean squared error of F32 results; integers are equal.
     pub nmse: f64,
+    /// Makes operands and graph; the same ones each time.
     pub make: Box<dyn Fn() -> Problem + Send + Sync>,
 }
 
@@ -61,18 +67,24 @@ fn names(graph: &Graph) -> Vec<&'static str> {
 }
 
 impl Case {
+    /// Name of the op that the case is about.
+    pub fn op(&self) -> &str {
+        self.name.split('/').next().unwrap_or_default()
+    }
+
     /// What CUDA runs for a graph: as it is lowered, and, where that fuses ops, also
     /// without fusion.
     ///
     /// # Errors
     /// The op of the case's name is in neither: it would test something else.
-    pub fn lowered(&self, graph: &Graph) -> Result<Vec<(&'static str, Graph)>, String> {
+    pub fn lowered(&self, graph: &Graph) -> Result<Vec<(&'static str, Graph)>> {
         let lowered = lower::rewrite(graph, self.exact, true);
         let unfused = lower::rewrite(graph, self.exact, false);
         let (fused, plain) = (names(&lowered), names(&unfused));
-        let op = self.name.split('/').next().unwrap_or_default();
+        let op = self.op();
         if !fused.iter().chain(&plain).any(|name| *name == op) {
-            return Err(format!("no {op} after lowering, but {}", fused.join(", ")));
+            let ops = fused.join(", ");
+            return Err(Error::input(format!("no {op} after lowering, but {ops}")));
         }
         let mut all = vec![("lowered", lowered)];
         if fused != plain {
@@ -81,18 +93,24 @@ impl Case {
         Ok(all)
     }
 
+    /// Whether CUDA has a kernel for every node of a lowered graph.
+    pub fn has_kernels(&self, graph: &Graph) -> bool {
+        let nodes = graph.ids().filter_map(|id| Node::of(graph, id, self.exact));
+        nodes.into_iter().all(|node| ops::kernels(&node).is_some())
+    }
+
     /// The kernels that a graph launches, each with the types of its operands.
     ///
     /// # Errors
     /// A node without kernel.
-    pub fn kernels(&self, graph: &Graph) -> Result<Vec<(String, String)>, String> {
+    pub fn kernels(&self, graph: &Graph) -> Result<Vec<(String, String)>> {
         let mut all = Vec::new();
         for id in graph.ids() {
             let Some(node) = Node::of(graph, id, self.exact) else {
                 continue;
             };
             let answer = ops::kernels(&node)
-                .ok_or_else(|| format!("{} has no CUDA kernel", node.op.name()))?;
+                .ok_or_else(|| Error::input(format!("{} has no CUDA kernel", node.op.name())))?;
             let types: Vec<_> = node.src.iter().map(|t| t.dtype.name()).collect();
             let entries = answer.kernels.into_iter();
             all.extend(entries.map(|k| (k.entry, types.join(","))));
@@ -126,6 +144,7 @@ pub fn x(ne: &[usize]) -> Operand {
 }
 
 impl Operand {
+    /// The op sees `start .. start + len` of dimension `dim`.
     pub fn window(mut self, dim: usize, start: usize, len: usize) -> Operand {
         self.windows.push([dim, start, len]);
         self
@@ -137,6 +156,7 @@ impl Operand {
         self
     }
 
+    /// Values by their number instead of random ones between -1 and 1.
     pub fn values(
         mut self,
         values: impl Fn(&mut Random, usize) -> f32 + Send + Sync + 'static,
@@ -145,6 +165,7 @@ impl Operand {
         self
     }
 
+    /// Shape, windows and live dimension, for the case's name.
     pub fn name(&self) -> String {
         let mut name = format!("{:?}", self.ne).replace(' ', "");
         for [dim, start, len] in &self.windows {
@@ -156,6 +177,7 @@ impl Operand {
         name
     }
 
+    /// Puts the values into the store, NaN for dead tokens.
     pub fn put(&self, store: &mut Store, name: &str, n_live: usize, random: &mut Random) {
         let n = self.ne.iter().product();
         let mut values: Vec<f32> = (0..n).map(|i| (self.values)(random, i)).collect();
@@ -170,12 +192,11 @@ impl Operand {
         store.f32(name, &self.ne, &values);
     }
 
-    pub fn take(
-        &self,
-        b: &mut Builder<'_>,
-        store: &Store,
-        name: &str,
-    ) -> llama_rs::Result<TensorId> {
+    /// The operand in a graph, as the op is to see it.
+    ///
+    /// # Errors
+    /// A window lies outside: a mistake in the case.
+    pub fn take(&self, b: &mut Builder<'_>, store: &Store, name: &str) -> Result<TensorId> {
         let mut id = operand(b, store, name);
         if let Some(dim) = self.live {
             live(b, id, dim);
@@ -211,7 +232,7 @@ pub fn simple(label: &str, op: Op, nmse: f64, operands: Vec<Operand>, n_live: us
                 build: Box::new(move |b, store| {
                     let all = operands.iter().enumerate();
                     let src = all.map(|(i, x)| x.take(b, store, &i.to_string()));
-                    let src = src.collect::<llama_rs::Result<Vec<_>>>()?;
+                    let src = src.collect::<Result<Vec<_>>>()?;
                     Ok(vec![b.op(op, &src)?])
                 }),
             }

@@ -1,9 +1,9 @@
 //! ROPE, and HEAD_ROWS: norm over heads, RoPE and storing in one.
 
-use super::case::{Case, F32_NMSE, Problem, x};
-use super::harness::{Random, Setup, Store, operand, random_weights};
-use llama_rs::graph::{Input, Op, RopeMode, RopeParams};
-use llama_rs::quant::DType;
+use crate::backend::check::case::{Case, F32_NMSE, Problem, x};
+use crate::backend::check::store::{Random, Setup, Store, operand, random_weights};
+use crate::graph::{Input, Op, RopeMode, RopeParams};
+use crate::quant::DType;
 
 const PLAIN: RopeParams = RopeParams {
     mode: RopeMode::Norm,

@@ -1,10 +1,10 @@
 //! ATTN: decode and prefill, with huge noise wherever nobody may look.
 
-use super::case::{Case, F32_NMSE, Problem, x};
-use super::harness::{Random, Setup, Store};
-use llama_rs::graph::op::AttnShape;
-use llama_rs::graph::{AttnParams, Count, Input};
-use llama_rs::quant::DType;
+use crate::backend::check::case::{Case, F32_NMSE, Problem, x};
+use crate::backend::check::store::{Random, Setup, Store};
+use crate::graph::op::AttnShape;
+use crate::graph::{AttnParams, Count, Input};
+use crate::quant::DType;
 
 /// With F16 caches the weights of cells may pass through F16 once (q is split in two
 /// halves, so scores lose nothing): 2^-12 relative, an NMSE of 4e-8 where one cell

@@ -1,8 +1,8 @@
 //! ARGMAX, TOP_K, SUM_ROWS, MEAN, CUMSUM, with the shapes that failed elsewhere.
 
-use super::case::{Case, F32_NMSE, Operand, SAME, simple, x};
-use super::harness::Random;
-use llama_rs::graph::Op;
+use crate::backend::check::case::{Case, F32_NMSE, Operand, SAME, simple, x};
+use crate::backend::check::store::Random;
+use crate::graph::Op;
 
 /// Tokens alive where an operand has dead ones.
 const LIVE: usize = 4;

@@ -1,9 +1,9 @@
 //! GET_ROWS, SET_ROWS, CONT, CPY.
 
-use super::case::{Build, Case, F32_NMSE, Operand, Problem, SAME, simple, x};
-use super::harness::{Random, Setup, Store, live, operand, random_weights};
-use llama_rs::graph::{Input, Op};
-use llama_rs::quant::DType;
+use crate::backend::check::case::{Build, Case, F32_NMSE, Operand, Problem, SAME, simple, x};
+use crate::backend::check::store::{Random, Setup, Store, live, operand, random_weights};
+use crate::graph::{Input, Op};
+use crate::quant::DType;
 
 /// Tokens alive where an operand has dead ones.
 const LIVE: usize = 4;

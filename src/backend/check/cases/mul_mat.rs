@@ -1,9 +1,9 @@
 //! MUL_MAT of every type, and what is fused with it: bias, residual, gated units.
 
-use super::case::{Case, F16_NMSE, F32_NMSE, Operand, Problem, x};
-use super::harness::{Random, Setup, Store, operand, random_weights};
-use llama_rs::graph::{Builder, GluKind, TensorId};
-use llama_rs::quant::DType;
+use crate::backend::check::case::{Case, F16_NMSE, F32_NMSE, Operand, Problem, x};
+use crate::backend::check::store::{Random, Setup, Store, operand, random_weights};
+use crate::graph::{Builder, GluKind, TensorId};
+use crate::quant::DType;
 
 /// Types that hold weights.
 pub fn weight_types() -> impl Iterator<Item = DType> {
@@ -83,7 +83,7 @@ impl Form {
         store: &Store,
         x: TensorId,
         residual: &Operand,
-    ) -> llama_rs::Result<TensorId> {
+    ) -> crate::Result<TensorId> {
         let w = operand(b, store, "w");
         let y = b.mul_mat(w, x)?;
         match self {

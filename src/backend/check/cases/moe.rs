@@ -1,11 +1,11 @@
 //! Mixture of experts: MOE_ROUTE, MUL_MAT_ID, MUL_MAT_ID_GLU, MOE_SUM.
 
-use super::case::{Case, F32_NMSE, Operand, Problem, simple, x};
-use super::harness::{Random, Setup, Store, live, operand, random_weights};
 use super::mul_mat::{nmse, row_lengths, weight_types};
-use llama_rs::backend::cuda::lower::VEC_TOKENS;
-use llama_rs::graph::{GluKind, Op};
-use llama_rs::quant::DType;
+use crate::backend::check::case::{Case, F32_NMSE, Operand, Problem, simple, x};
+use crate::backend::check::store::{Random, Setup, Store, live, operand, random_weights};
+use crate::backend::cuda::lower::VEC_TOKENS;
+use crate::graph::{GluKind, Op};
+use crate::quant::DType;
 
 fn route(cases: &mut Vec<Case>) {
     let logits = |random: &mut Random, _: usize| 5.0 * random.unit();

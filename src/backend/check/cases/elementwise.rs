@@ -1,8 +1,8 @@
 //! ADD, MUL, DIV, SCALE, UNARY, GLU, and the norms over rows.
 
-use super::case::{Case, F32_NMSE, Operand, simple, x};
-use super::harness::Random;
-use llama_rs::graph::{GluKind, Op, UnaryKind};
+use crate::backend::check::case::{Case, F32_NMSE, Operand, simple, x};
+use crate::backend::check::store::Random;
+use crate::graph::{GluKind, Op, UnaryKind};
 
 const UNARY: [UnaryKind; 7] = [
     UnaryKind::Silu,

@@ -1,12 +1,13 @@
 //! Random numbers and random weights of every type.
 
-use llama_rs::quant::DType;
+use crate::quant::DType;
 
 /// Deterministic random numbers (xorshift).
 pub struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -14,12 +15,13 @@ impl Random {
     }
     /// Below `n`.
     pub fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 20) % n as u64) as usize
+        ((self.bits() >> 20) % n as u64) as usize
     }
     /// Between -1 and 1.
     pub fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 23) as f32 - 1.0
+        (self.bits() >> 40) as f32 / (1 << 23) as f32 - 1.0
     }
+    /// `n` values between -1 and 1.
     pub fn units(&mut self, n: usize) -> Vec<f32> {
         (0..n).map(|_| self.unit()).collect()
     }
@@ -54,7 +56,7 @@ pub fn random_weights(dtype: DType, n_values: usize, random: &mut Random) -> Vec
 fn blocks(dtype: DType, n_blocks: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes: Vec<u8> = Vec::new();
     bytes.resize_with(n_blocks * dtype.block_bytes(), || {
-        (random.next() >> 32) as u8
+        (random.bits() >> 32) as u8
     });
     for block in bytes.chunks_exact_mut(dtype.block_bytes()) {
         for &at in f16_places(dtype) {
