@@ -18,7 +18,7 @@
 // shared memory, a chunk being computed while the next one is on its way. A token costs
 // one round of shuffles: both products are with the old state, since
 //   S' q = exp(g) S q + delta (k q).
-#include "common.cuh"
+#include "ssm.cuh"
 
 constexpr int WARPS = 8;
 constexpr int THREADS = WARPS * WARP;
@@ -40,23 +40,18 @@ struct __align__(16) Factors {
 
 template <typename S>
 struct Chunk {
-    float4 q[STAGED / 4], k[STAGED / 4];  // [d_k up to a multiple of 4 L, tokens]
+    float4 q[STAGED / 4], k[STAGED / 4];  // rows of d_k up to a multiple of 4 L, then zeros
     float v[S::TOKENS * S::ROWS];
     float g[S::TOKENS], beta[S::TOKENS];
     Factors factors[S::TOKENS];
 };
 
-// An operand at the sequence's first token; `step` values from token to token.
+// An operand at the sequence's first token.
 struct Stream {
-    const float* at;
-    long long step;
-    __device__ __forceinline__ const float* token(int t) const { return at + t * step; }
+    const char* at;
+    long long step;  // bytes from token to token
+    __device__ __forceinline__ const char* token(int t) const { return at + t * step; }
 };
-
-__device__ __forceinline__ Stream stream(const View& x, int token_dim, int head, int first, int column) {
-    const char* at = x.data + first * x.nb[token_dim] + (token_dim == 2 ? head * x.nb[1] : 0);
-    return {(const float*)at + column, x.nb[token_dim] / 4};
-}
 
 // What a block reads of a sequence.
 struct Work {
@@ -66,47 +61,16 @@ struct Work {
     bool aligned;     // every q and k lies on 16 bytes
 };
 
-// Asynchronous copies of 16 and of 4 bytes; those beyond `bytes` become zero.
-__device__ __forceinline__ void copy16(float4* to, const float* from, int bytes) {
-    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void copy4(float* to, const float* from, int bytes) {
-    const unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-
-// Starts the copies of tokens first .. first + n.
+// Starts the copies of tokens first .. first + n. Rows of v that are not there are left
+// as they are: nothing that comes from them is kept.
 template <typename S>
 __device__ __forceinline__ void stage(Chunk<S>& to, const Work& w, int first, int n) {
-    for (int i = threadIdx.x; i < 2 * n * w.fours; i += THREADS) {
-        const int t = i / (2 * w.fours), c = i % w.fours;
-        const bool of_k = i / w.fours % 2;
-        const float* row = (of_k ? w.k : w.q).token(first + t);
-        float4* at = (of_k ? to.k : to.q) + t * w.fours + c;
-        const int left = w.d_k - 4 * c;  // values of the row from here on
-        if (w.aligned) {
-            copy16(at, left > 0 ? row + 4 * c : row, 4 * max(0, min(left, 4)));
-        } else {
-#pragma unroll
-            for (int j = 0; j < 4; j++) copy4((float*)at + j, left > j ? row + 4 * c + j : row, left > j ? 4 : 0);
-        }
-    }
-    for (int i = threadIdx.x; i < n * S::ROWS; i += THREADS) {
-        const int r = i % S::ROWS;
-        const float* row = w.v.token(first + i / S::ROWS);
-        copy4(to.v + i, r < w.n_rows ? row + r : row, r < w.n_rows ? 4 : 0);
-    }
-    for (int t = threadIdx.x; t < n; t += THREADS) {
-        copy4(to.g + t, w.g.token(first + t), 4);
-        copy4(to.beta + t, w.beta.token(first + t), 4);
-    }
-    copies_commit();
+    stage_rows((float*)to.q, 4 * w.fours, w.q.token(first), w.q.step, n, w.d_k, w.aligned);
+    stage_rows((float*)to.k, 4 * w.fours, w.k.token(first), w.k.step, n, w.d_k, w.aligned);
+    stage_rows(to.v, S::ROWS, w.v.token(first), w.v.step, n, w.n_rows, false);
+    stage_rows(to.g, 1, w.g.token(first), w.g.step, n, 1, false);
+    stage_rows(to.beta, 1, w.beta.token(first), w.beta.step, n, 1, false);
+    stage_commit();
 }
 
 __device__ __forceinline__ float dot(float4 a, float4 b, float sum) {
@@ -215,58 +179,65 @@ __device__ __forceinline__ void delta_net(const View& dst, const View& state, co
                                           const View& rows, int tiled) {
     using S = Split<L, J, WHOLE>;
     __shared__ Chunk<S> chunks[2];
-    const int seq = blockIdx.y, h = blockIdx.x % state.ne[2], slice = blockIdx.x / state.ne[2];
-    const int id = row_of<const int>(ids, 0)[seq], slot = id < 0 ? ~id : id;
-    const int n_live = dim(dst, 2);
-    const int begin = max(0, min(row_of<const int>(rows, 0)[seq], n_live));
-    const int end = min(row_of<const int>(rows, 0)[seq + 1], n_live);
-    if (begin >= end || slot >= state.ne[3]) return;
+    let_next_start();
+    const int n_head = state.ne[2], h = blockIdx.x % n_head, row = blockIdx.x / n_head * S::ROWS;
+    const int d_k = WHOLE ? 4 * L * J : state.ne[0], n_rows = min(S::ROWS, state.ne[1] - row);
+    const Sequence seq = sequence(ids, rows, blockIdx.y, dim(dst, 2), state.ne[3]);
+    float* slice = row_of<float>(state, row, h, seq.n > 0 ? seq.slot : 0);
+    if (seq.n > 0 && !seq.fresh) {
+        constexpr int LINE = 32;  // values of a cache line
+        for (int i = LINE * threadIdx.x; i < n_rows * d_k; i += LINE * THREADS) prefetch(slice + i);
+    }
+    wait_for_inputs();
+    if (seq.n == 0) return;
 
-    const int d_k = WHOLE ? 4 * L * J : state.ne[0], d_v = state.ne[1], row = slice * S::ROWS;
     const int fours = WHOLE ? L * J : (d_k + 4 * L - 1) / (4 * L) * L;
     const int most = WHOLE ? S::TOKENS : STAGED / (4 * fours);  // tokens of a chunk
-    const int k_head = tiled ? h % k.ne[1] : h / (state.ne[2] / k.ne[1]);
+    const int k_head = tiled ? h % k.ne[1] : h / (n_head / k.ne[1]);
     Work w;
-    w.q = stream(q, 2, k_head, begin, 0);
-    w.k = stream(k, 2, k_head, begin, 0);
-    w.v = stream(v, 2, h, begin, row);
-    w.g = stream(g, 1, 0, begin, h);
-    w.beta = stream(beta, 1, 0, begin, h);
+    w.q = {row_of<const char>(q, k_head, seq.first), q.nb[2]};
+    w.k = {row_of<const char>(k, k_head, seq.first), k.nb[2]};
+    w.v = {(const char*)(row_of<const float>(v, h, seq.first) + row), v.nb[2]};
+    w.g = {(const char*)(row_of<const float>(g, seq.first) + h), g.nb[1]};
+    w.beta = {(const char*)(row_of<const float>(beta, seq.first) + h), beta.nb[1]};
     w.d_k = d_k;
-    w.n_rows = min(S::ROWS, d_v - row);
+    w.n_rows = n_rows;
     w.fours = fours;
-    w.aligned = (((uintptr_t)w.q.at | (uintptr_t)w.k.at | q.nb[2] | k.nb[2]) & 15) == 0;
-    const int n_tokens = end - begin;
+    w.aligned = d_k % 4 == 0 && in_fours(w.q.at, q.nb[2]) && in_fours(w.k.at, k.nb[2]);
+    if (!WHOLE) {
+        // What lies behind the d_k values of a row stays zero.
+        for (int i = threadIdx.x; i < STAGED; i += THREADS)
+            for (Chunk<S>& c : chunks) ((float*)c.q)[i] = ((float*)c.k)[i] = 0.f;
+        __syncthreads();
+    }
+    stage(chunks[0], w, 0, min(most, seq.n));
 
-    stage(chunks[0], w, 0, min(most, n_tokens));
     const int lane = threadIdx.x % WARP, part = lane / S::GROUPS;
     const int r = threadIdx.x / WARP * S::GROUPS + lane % S::GROUPS;
-    const bool mine = r < w.n_rows;  // other lanes go along with zeros
-    float* kept = row_of<float>(state, row + r, h, slot);
+    const bool mine = r < n_rows;  // other lanes go along, and keep nothing
     float4 s[J] = {};
-    if (mine && id >= 0) load_state<L, J, WHOLE>(s, kept, part, d_k);
-    float* out = mine ? row_of<float>(dst, h, begin) + row + r : nullptr;
+    if (mine && !seq.fresh) load_state<L, J, WHOLE>(s, slice + r * d_k, part, d_k);
+    float* out = mine ? row_of<float>(dst, h, seq.first) + row + r : nullptr;
     const long long out_step = dst.nb[2] / 4;
     const float scale = 1.f / sqrtf((float)d_k);
-    for (int first = 0, at = 0; first < n_tokens; first += most, at ^= 1) {
-        copies_wait();
+    for (int first = 0, at = 0; first < seq.n; first += most, at ^= 1) {
+        stage_wait<0>();
         // This chunk is there for all, and the other buffer is no longer read.
         __syncthreads();
-        const int next = first + most, n = min(most, n_tokens - first);
-        if (next < n_tokens) stage(chunks[at ^ 1], w, next, min(most, n_tokens - next));
+        const int next = first + most, n = min(most, seq.n - first);
+        if (next < seq.n) stage(chunks[at ^ 1], w, next, min(most, seq.n - next));
         prepare(chunks[at], fours, n);
         __syncthreads();
         walk<L, J, WHOLE>(s, chunks[at], n, fours, scale, out, out_step);
         if (out) out += n * out_step;
     }
-    if (mine) store_state<L, J, WHOLE>(s, kept, part, d_k);
+    if (mine) store_state<L, J, WHOLE>(s, slice + r * d_k, part, d_k);
 }
 
-#define DELTA(name, lanes, fours, whole)                                                                    \
-    extern "C" __global__ void __launch_bounds__(THREADS)                                                    \
+#define DELTA(name, lanes, fours, whole)                                                                     \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1)                                                    \
         delta_##name(View dst, View state, View q, View k, View v, View g, View beta, View ids, View rows,   \
                      int tiled) {                                                                            \
-        start();                                                                                             \
         delta_net<lanes, fours, whole>(dst, state, q, k, v, g, beta, ids, rows, tiled);                      \
     }
 
