@@ -3,6 +3,8 @@
 #[path = "ops/harness.rs"]
 #[allow(dead_code)] // shared with `ops.rs`, which uses all of it
 mod harness;
+#[path = "fuse_plan/scan.rs"]
+mod scan;
 #[path = "fuse_plan/shapes.rs"]
 mod shapes;
 

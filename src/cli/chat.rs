@@ -162,6 +162,8 @@ impl Chat<'_> {
             return Ok(Finish::Interrupted);
         };
         let mut product = Product::stdout();
+        // The next turn may write the reply differently, and goes on from here then.
+        self.generator.session.checkpoint(0)?;
         let finish = self.generator.generate(next, self.limit, &mut |piece| {
             answer.push_str(piece);
             product.stream(piece.as_bytes())

@@ -83,6 +83,10 @@ impl Rules for CpuBackend {
         true
     }
 
+    fn scans(&self) -> bool {
+        true
+    }
+
     fn q8_words(&self, w: &Tensor, x: &Tensor) -> Option<usize> {
         let n = x.n_values() / x.ne[0];
         match act_kind(w.dtype, w.ne[0], self.exact) {

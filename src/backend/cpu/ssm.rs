@@ -51,7 +51,7 @@ pub fn conv_scratch_bytes(d_conv: usize) -> usize {
 pub fn conv(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>, params: &SsmConv) {
     let dst = node.dst(ctx);
     let [x, w, state, ids, rows] = [0, 1, 2, 3, 4].map(|at| node.src(ctx, at));
-    let bias = params.bias_at().map(|at| node.src(ctx, at));
+    let bias = params.bias_at().map(|at| vector(node.src(ctx, at)));
     let (d_conv, scratch) = (w.ne[0], ctx.scratch.floats(worker));
     let mine = worker.share(x.ne[0], TILE);
     for first in mine.clone().step_by(TILE) {
@@ -119,6 +119,14 @@ fn merged(v: &View, dim: usize) -> View {
     out
 }
 
+/// A contiguous tensor as one row.
+fn vector(v: View) -> View {
+    View {
+        ne: [v.ne.iter().product(), 1, 1, 1],
+        ..v
+    }
+}
+
 /// Operands of SSM_SCAN.
 struct Scan {
     y: View,
@@ -146,8 +154,8 @@ pub fn scan(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>, params: &SsmScan) {
         a,
         b,
         c,
-        dt_bias: optional(params.dt_bias_at()),
-        d: optional(params.skip_at()),
+        dt_bias: optional(params.dt_bias_at()).map(vector),
+        d: optional(params.skip_at()).map(vector),
         z: optional(params.gate_at()),
     };
     let (ids, rows) = (node.src(ctx, 6), node.src(ctx, 7));

@@ -48,6 +48,10 @@ impl Rules for CudaRules {
         !self.exact && w.dtype != DType::F32 && n > VEC_TOKENS && sorts
     }
 
+    fn scans(&self) -> bool {
+        self.fuse
+    }
+
     fn mul_mat_add(&self) -> bool {
         self.fuse
     }

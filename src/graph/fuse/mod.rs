@@ -3,6 +3,7 @@
 
 mod heads;
 mod products;
+mod scan;
 
 use super::op::Op;
 use super::tensor::{Graph, Live, Origin, Tensor, TensorId};
@@ -30,6 +31,10 @@ pub trait Rules {
     }
     /// Whether two products with `w`-like matrices take the `GLU` that joins them.
     fn mul_mat_glu(&self, _w: &Tensor, _x: &Tensor) -> bool {
+        false
+    }
+    /// Whether `SSM_SCAN` and `SSM_CONV` take what surrounds them.
+    fn scans(&self) -> bool {
         false
     }
     /// Whether `ROPE` and `SET_ROWS` become `HEAD_ROWS`.
@@ -96,8 +101,12 @@ impl Rewriter<'_> {
             match op {
                 Op::Mul if rules.norm_mul() => self.fuse_norm(&mut tensor, id),
                 Op::MulMat | Op::MulMatId => self.fuse_norm_before(&mut tensor, id),
+                Op::Add if rules.scans() && self.fuse_skip(&mut tensor, id) => {}
                 Op::Add if rules.mul_mat_add() => self.fuse_add(&mut tensor, id),
+                Op::Glu(kind) if rules.scans() && self.fuse_gate(&mut tensor, id, kind) => {}
                 Op::Glu(kind) => self.fuse_glu(&mut tensor, id, kind, rules),
+                Op::Unary(kind) if rules.scans() => self.fuse_conv(&mut tensor, id, kind),
+                Op::SsmScan(p) if rules.scans() => self.fuse_dt_bias(&mut tensor, id, p),
                 Op::Rope(_) if rules.head_rows() => self.fuse_rope(&mut tensor, id),
                 Op::SetRows if rules.head_rows() => self.fuse_store(&mut tensor, id),
                 _ => {}
