@@ -3,6 +3,8 @@
 
 #[path = "ops/attn.rs"]
 mod attn;
+#[path = "ops/delta.rs"]
+mod delta;
 #[path = "ops/elementwise.rs"]
 mod elementwise;
 #[path = "ops/harness.rs"]

@@ -1,4 +1,4 @@
-//! RMS_NORM, NORM, SOFT_MAX.
+//! RMS_NORM, NORM, L2_NORM, SOFT_MAX.
 
 use super::harness::*;
 use llama_rs::graph::Op;
@@ -122,6 +122,62 @@ fn norm_of_rows_far_from_zero() {
             });
         }
     }
+}
+
+#[test]
+fn l2_norm_of_long_and_tiny_rows() {
+    for k in COLUMNS {
+        // Rows of length near one, below eps and far above it, zeros, NaN.
+        let mut x = rows(k, 0.0);
+        x[k..2 * k].iter_mut().for_each(|v| *v *= 1e-6);
+        let mut store = Store::default();
+        store.f32("x", &[k, N], &x);
+        let store = Arc::new(store);
+        let got = run(&store, &Setup::tokens(N, N_LIVE), |b| {
+            let x = operand(b, &store, "x");
+            let x = live(b, x, 1);
+            b.op(Op::L2Norm { eps: EPS }, &[x])
+        });
+        let normed = |row: &[f32]| {
+            let row = wide(row);
+            let norm = row.iter().map(|v| v * v).sum::<f64>().sqrt();
+            let norm = norm.max(f64::from(EPS));
+            row.into_iter().map(move |v| v / norm)
+        };
+        let want: Vec<f64> = x.chunks(k).take(N_LIVE).flat_map(normed).collect();
+        // As RMS_NORM's sum of squares, then root, reciprocal and product.
+        let roundings = (k as f64 / 16.0 + 6.0) / 2.0 + 4.0;
+        close(&format!("L2_NORM [{k}]"), &got, &want, |i| {
+            roundings * ROUNDING * want[i].abs()
+        });
+    }
+}
+
+#[test]
+fn l2_norm_of_a_view_by_heads() {
+    let (hd, n_head, n) = (24, 3, 4);
+    let row = hd * n_head + 8;
+    let x = Random(83).units(row * n);
+    let mut store = Store::default();
+    store.f32("x", &[row, n], &x);
+    let store = Arc::new(store);
+    let got = run(&store, &Setup::default(), |b| {
+        let x = operand(b, &store, "x");
+        let x = b.slice(x, 0, 5, hd * n_head)?;
+        let x = b.split_rows(x, [hd, n_head])?;
+        b.op(Op::L2Norm { eps: EPS }, &[x])
+    });
+    let mut want = Vec::new();
+    for row in x.chunks(row) {
+        for head in row[5..5 + hd * n_head].chunks(hd) {
+            let norm = wide(head).iter().map(|v| v * v).sum::<f64>().sqrt();
+            want.extend(wide(head).iter().map(|v| v / norm));
+        }
+    }
+    // As above, with 24 values.
+    close("L2_NORM of a view", &got, &want, |i| {
+        9.0 * ROUNDING * want[i].abs()
+    });
 }
 
 /// Softmax in f64; a row that is masked everywhere gives zeros.

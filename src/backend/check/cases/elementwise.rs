@@ -4,14 +4,17 @@ use crate::backend::check::case::{Case, F32_NMSE, Operand, simple, x};
 use crate::backend::check::store::Random;
 use crate::graph::{GluKind, Op, UnaryKind};
 
-const UNARY: [UnaryKind; 7] = [
+const UNARY: [UnaryKind; 10] = [
     UnaryKind::Silu,
     UnaryKind::Gelu,
     UnaryKind::GeluQuick,
     UnaryKind::GeluErf,
     UnaryKind::Relu,
+    UnaryKind::ReluSqr,
     UnaryKind::Sigmoid,
     UnaryKind::Tanh,
+    UnaryKind::Softplus,
+    UnaryKind::Exp,
 ];
 
 const GLU: [GluKind; 5] = [
@@ -104,6 +107,8 @@ fn rows(cases: &mut Vec<Case>) {
             let op = Op::Norm { eps: 1e-6 };
             cases.push(simple("", op, F32_NMSE, vec![off], LIVE));
         }
+        let op = Op::L2Norm { eps: 1e-6 };
+        cases.push(simple("", op, F32_NMSE, vec![shape.clone()], LIVE));
         for scale in [1.0, 0.125] {
             let op = Op::SoftMax { scale };
             let x = shape.clone().values(|random, _| 20.0 * random.unit());
@@ -122,6 +127,20 @@ fn rows(cases: &mut Vec<Case>) {
         cases.push(simple("weight", op, F32_NMSE, operands, LIVE));
     }
     masked(cases);
+    small(cases);
+}
+
+/// Rows of zeros, and rows shorter than eps and hardly longer, for L2_NORM.
+fn small(cases: &mut Vec<Case>) {
+    for k in [5, 128, 1024, 1500] {
+        let values = move |random: &mut Random, i: usize| {
+            let size = [0.0, 1e-9, 1e-4, 1.0, 1e-12][i / k % 5];
+            size * random.unit()
+        };
+        let op = Op::L2Norm { eps: 1e-6 };
+        let operands = vec![x(&[k, 9]).values(values)];
+        cases.push(simple("small", op, F32_NMSE, operands, 0));
+    }
 }
 
 /// Masked values, and rows of nothing else: the first ones and some between.

@@ -1,6 +1,7 @@
 //! All cases, and the few that launch every kernel.
 
 mod attn;
+mod delta;
 mod elementwise;
 mod heads;
 mod moe;
@@ -23,6 +24,7 @@ pub fn all() -> Vec<Case> {
         moe::cases(),
         mul_mat::cases(),
         attn::cases(),
+        delta::cases(),
     ]
     .into_iter()
     .flatten()
