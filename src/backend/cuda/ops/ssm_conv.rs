@@ -61,7 +61,9 @@ mod tests {
                 let kernel = &ssm_conv(&node, &params).expect("supported").kernels[0];
                 let blocks = channels.div_ceil(PER_THREAD * kernel.block as usize);
                 // All tokens in one sequence, or one in each but the last.
-                let most = n.div_ceil(TILE).max(n_seqs - 1 + (n + 1 - n_seqs).div_ceil(TILE));
+                let most = n
+                    .div_ceil(TILE)
+                    .max(n_seqs - 1 + (n + 1 - n_seqs).div_ceil(TILE));
                 assert!(kernel.grid[0] as usize >= most * blocks);
             }
         }
