@@ -65,9 +65,9 @@ fn running_sum_body<const FMA: bool>(x: &[f32], before: f64, y: &mut [f32]) -> f
     let (y_fours, y_tail) = y.as_chunks_mut::<FOUR>();
     let mut total = 0.0;
     for (four, y) in fours.iter().zip(y_fours) {
-        let sums = sums_of_four(four);
+        let (sums, base) = (sums_of_four(four), before + total);
         for i in 0..FOUR {
-            y[i] = (before + (total + sums[i])) as f32;
+            y[i] = (base + sums[i]) as f32;
         }
         total += sums[FOUR - 1];
     }

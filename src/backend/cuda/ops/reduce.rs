@@ -120,8 +120,8 @@ fn row_sums(node: &Node<'_>, mean: bool) -> Option<Answer> {
     let (k, rows) = (x.ne[0], n_rows(x));
     let args = [Arg::Dst, Arg::Src(0), Arg::I32(i32::from(mean))];
     let kernel = if k <= WARP_ROW {
-        // Short rows are not taken by fours, see `reduce.cu`.
-        let units = if k <= 2 * WARP { k } else { k.div_ceil(4) };
+        // Four fours a thread, but short rows are not taken by fours, see `reduce.cu`.
+        let units = if k <= 2 * WARP { k } else { k.div_ceil(16) };
         let lanes = units.next_power_of_two().min(WARP);
         let grid = [rows.div_ceil(THREADS / lanes), 1, 1];
         let kernel = Kernel::new("sum_rows_lanes", grid, THREADS as u32);
