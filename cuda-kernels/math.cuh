@@ -48,6 +48,22 @@ struct Relu {
     __device__ __forceinline__ float operator()(float x) const { return fmaxf(x, 0.f); }
 };
 
+struct ReluSqr {
+    __device__ __forceinline__ float operator()(float x) const {
+        const float y = fmaxf(x, 0.f);
+        return y * y;
+    }
+};
+
+// ln(1 + e^x); above 20 x itself, as ggml has it.
+struct Softplus {
+    __device__ __forceinline__ float operator()(float x) const { return x > 20.f ? x : log1pf(expf(x)); }
+};
+
+struct Exp {
+    __device__ __forceinline__ float operator()(float x) const { return expf(x); }
+};
+
 struct Sigmoid {
     __device__ __forceinline__ float operator()(float x) const { return sigmoid(x); }
 };

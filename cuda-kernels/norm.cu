@@ -1,7 +1,8 @@
-// RMS_NORM, NORM, SOFT_MAX: each row by one warp (`_warp`) or one block (`_block`).
+// RMS_NORM, NORM, L2_NORM, SOFT_MAX: each row by one warp (`_warp`) or one block (`_block`).
 //
 //   rms_norm  dst[k, ..] = x / sqrt(mean(x^2) + eps) * weight[k], the weight optional
 //   norm      dst[k, ..] = (x - mean) / sqrt(var + eps)
+//   l2_norm   dst[k, ..] = x / max(sqrt(sum(x^2)), eps)
 //   soft_max  dst[k, ..] = softmax(x * factor); a row of -inf gives zeros
 //
 // All f32, rows contiguous, other strides free, k >= 1. Grids as in row_group.cuh;
@@ -90,6 +91,21 @@ __device__ __forceinline__ void norm(const View& dst, const View& src, float eps
 }
 
 template <typename G>
+__device__ __forceinline__ void l2_norm(const View& dst, const View& src, float eps) {
+    const long long r = G::row();
+    if (r >= n_rows(dst)) return;
+    const RowIndex at = row_index(dst, r);
+    if (!is_live(dst, at)) return;
+    const float* x = row_of<const float>(src, at.i1, at.i2, at.i3);
+    float* y = row_of<float>(dst, at.i1, at.i2, at.i3);
+    const int k = dim(src, 0);
+    float sum = 0.f;
+    for (int c = G::index(); c < k; c += G::size()) sum += x[c] * x[c];
+    const float scale = 1.f / fmaxf(sqrtf(G::sum(sum)), eps);
+    for (int c = G::index(); c < k; c += G::size()) y[c] = x[c] * scale;
+}
+
+template <typename G>
 __device__ __forceinline__ void soft_max(const View& dst, const View& src, float factor) {
     const long long r = G::row();
     if (r >= n_rows(dst)) return;
@@ -124,6 +140,10 @@ __device__ __forceinline__ void soft_max(const View& dst, const View& src, float
         rms_norm<G>(dst, x, weight, eps);                                                                    \
     }                                                                                                        \
     extern "C" __global__ void norm_##suffix(View dst, View x, float eps) { start(); norm<G>(dst, x, eps); } \
+    extern "C" __global__ void l2_norm_##suffix(View dst, View x, float eps) {                               \
+        start();                                                                                             \
+        l2_norm<G>(dst, x, eps);                                                                             \
+    }                                                                                                        \
     extern "C" __global__ void soft_max_##suffix(View dst, View x, float factor) {                           \
         start();                                                                                             \
         soft_max<G>(dst, x, factor);                                                                         \

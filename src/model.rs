@@ -132,10 +132,7 @@ impl Model {
         // Building the smallest graph looks at every weight.
         let graph = model.graph(
             Wanted::Logits,
-            Width {
-                n_tokens: 1,
-                n_outputs: 1,
-            },
+            Width::of(1, 1),
             &CacheShape {
                 k_type: DType::F16,
                 v_type: DType::F16,

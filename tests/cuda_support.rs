@@ -52,10 +52,7 @@ fn graphs(model: &Model) -> Vec<(String, bool, Graph)> {
                 n_cells_swa: 1024,
             };
             for wanted in [Wanted::Logits, Wanted::Argmax] {
-                let width = Width {
-                    n_tokens,
-                    n_outputs,
-                };
+                let width = Width::of(n_tokens, n_outputs);
                 let graph = model.graph(wanted, width, &cache).expect("a graph");
                 let name = format!("{n_tokens} tokens, {n_outputs} outputs, exact {exact}");
                 all.push((name, exact, lower::lower(&graph, exact)));

@@ -18,6 +18,7 @@ use std::sync::Arc;
 const ONE: Width = Width {
     n_tokens: 1,
     n_outputs: 1,
+    n_seqs: 1,
 };
 const K: usize = 64;
 const N: usize = 5;

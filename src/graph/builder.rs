@@ -19,6 +19,19 @@ pub trait Catalog {
 pub struct Width {
     pub n_tokens: usize,
     pub n_outputs: usize,
+    /// Sequences that may share a batch.
+    pub n_seqs: usize,
+}
+
+impl Width {
+    /// Batches of one sequence.
+    pub fn of(n_tokens: usize, n_outputs: usize) -> Width {
+        Width {
+            n_tokens,
+            n_outputs,
+            n_seqs: 1,
+        }
+    }
 }
 
 /// A graph under construction.
@@ -91,19 +104,23 @@ impl<'a> Builder<'a> {
         if let Some(&id) = self.inputs.get(&input) {
             return id;
         }
+        let counted = |n, count, name| (n, Some(count), name);
         let (n, count, name) = match input {
-            Input::Tokens => (self.width.n_tokens, Count::Tokens, "tokens"),
-            Input::Pos => (self.width.n_tokens, Count::Tokens, "pos"),
-            Input::Seq => (self.width.n_tokens, Count::Tokens, "seq"),
-            Input::Slots { .. } => (self.width.n_tokens, Count::Tokens, "slots"),
-            Input::OutIds => (self.width.n_outputs, Count::Outputs, "out_ids"),
-            Input::CellPos { swa } => (n_cells, Count::Cells { swa }, "cell_pos"),
-            Input::CellSeq { swa } => (n_cells, Count::Cells { swa }, "cell_seq"),
+            // Not cut: sequences that are not there have no tokens.
+            Input::SeqRows => (self.width.n_seqs + 1, None, "seq_rows"),
+            Input::StateSlots => (self.width.n_seqs, None, "state_slots"),
+            Input::Tokens => counted(self.width.n_tokens, Count::Tokens, "tokens"),
+            Input::Pos => counted(self.width.n_tokens, Count::Tokens, "pos"),
+            Input::Seq => counted(self.width.n_tokens, Count::Tokens, "seq"),
+            Input::Slots { .. } => counted(self.width.n_tokens, Count::Tokens, "slots"),
+            Input::OutIds => counted(self.width.n_outputs, Count::Outputs, "out_ids"),
+            Input::CellPos { swa } => counted(n_cells, Count::Cells { swa }, "cell_pos"),
+            Input::CellSeq { swa } => counted(n_cells, Count::Cells { swa }, "cell_seq"),
             // Placed by who splits a graph; here for completeness.
-            Input::Border(_) => (n_cells, Count::Tokens, "border"),
+            Input::Border(_) => counted(n_cells, Count::Tokens, "border"),
         };
         let id = self.leaf(name, DType::I32, [n, 1, 1, 1], Origin::Input(input));
-        self.graph.tensors[id.at()].live = Some(Live { dim: 0, count });
+        self.graph.tensors[id.at()].live = count.map(|count| Live { dim: 0, count });
         self.inputs.insert(input, id);
         id
     }

@@ -4,6 +4,7 @@ pub mod builder;
 pub mod fuse;
 pub mod op;
 pub mod plan;
+pub mod recurrent;
 mod rope;
 mod shape;
 pub mod tensor;
@@ -13,4 +14,5 @@ pub use op::{
     AttnParams, AttnShape, FusedMulMat, GluKind, HeadRows, Op, RopeMode, RopeParams, UnaryKind,
 };
 pub use plan::Plan;
+pub use recurrent::{GatedDelta, SsmConv, SsmScan};
 pub use tensor::{CacheId, Count, Graph, Input, Live, Origin, Tensor, TensorId};

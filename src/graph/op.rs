@@ -1,5 +1,6 @@
 //! Every op with its operands; `shape.rs` has the shape rules. Names follow ggml.
 
+use super::recurrent::{GatedDelta, SsmConv, SsmScan};
 use crate::quant::DType;
 
 /// How RoPE pairs the values of a head.
@@ -57,8 +58,13 @@ pub enum UnaryKind {
     /// Error-function form.
     GeluErf,
     Relu,
+    /// `max(x, 0)^2`.
+    ReluSqr,
     Sigmoid,
     Tanh,
+    /// `ln(1 + e^x)`, and x itself above 20, as ggml has it.
+    Softplus,
+    Exp,
 }
 
 /// Gated units: `act(gate) * up`.
@@ -153,6 +159,16 @@ pub enum Op {
     Mean,
     /// Running sum over `ne[0]`.
     Cumsum,
+    /// `x [k, ..] -> x / max(sqrt(sum(x^2)), eps)`.
+    L2Norm {
+        eps: f32,
+    },
+    /// Convolution over time of each channel, see [`SsmConv`]: `-> [c, n]`.
+    SsmConv(SsmConv),
+    /// Selective state-space scan, see [`SsmScan`]: `-> [head_dim, n_head, n]`.
+    SsmScan(SsmScan),
+    /// Gated delta rule, see [`GatedDelta`]: `-> [d_v, n_v_head, n]`.
+    GatedDeltaNet(GatedDelta),
 }
 
 /// `act(w x) * (w2 x) + b` with RMS norm of x before; all but `w x` are optional.
@@ -273,6 +289,10 @@ impl Op {
             Op::SumRows => "SUM_ROWS",
             Op::Mean => "MEAN",
             Op::Cumsum => "CUMSUM",
+            Op::L2Norm { .. } => "L2_NORM",
+            Op::SsmConv(_) => "SSM_CONV",
+            Op::SsmScan(_) => "SSM_SCAN",
+            Op::GatedDeltaNet(_) => "GATED_DELTA_NET",
         }
     }
 
@@ -281,6 +301,15 @@ impl Op {
         match self {
             Op::SetRows => Some(0),
             Op::HeadRows(h) if h.store => Some(h.cache_at()),
+            _ => None,
+        }
+    }
+
+    /// The operand, a cache tensor, that is changed besides what the result says.
+    pub fn also_writes(&self) -> Option<usize> {
+        match self {
+            Op::SsmConv(_) => Some(2),
+            Op::SsmScan(_) | Op::GatedDeltaNet(_) => Some(0),
             _ => None,
         }
     }
@@ -298,6 +327,9 @@ impl Op {
             Op::RmsNorm { .. } | Op::Glu(_) => 1..=2,
             Op::Rope(_) => 2..=3,
             Op::Attn(..) => 7..=7,
+            Op::SsmConv(p) => p.n_operands()..=p.n_operands(),
+            Op::SsmScan(p) => p.n_operands()..=p.n_operands(),
+            Op::GatedDeltaNet(_) => 8..=8,
             Op::QuantizeQ8 { .. }
             | Op::PackF16
             | Op::MoeRoute { .. }
@@ -311,7 +343,8 @@ impl Op {
             | Op::Cpy { .. }
             | Op::SumRows
             | Op::Mean
-            | Op::Cumsum => 1..=1,
+            | Op::Cumsum
+            | Op::L2Norm { .. } => 1..=1,
         }
     }
 }

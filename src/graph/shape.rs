@@ -2,6 +2,7 @@
 //! is. Also which dimension of the result carries the live count.
 
 use super::op::{AttnShape, FusedMulMat, HeadRows, Op};
+use super::recurrent;
 use super::tensor::{Live, Tensor};
 use crate::error::{Error, Result};
 use crate::quant::DType;
@@ -14,7 +15,7 @@ pub struct Shape {
 }
 
 /// A result in f32 with the live dimension of `like`.
-fn f32_like(like: &Tensor, ne: [usize; 4]) -> Shape {
+pub(super) fn f32_like(like: &Tensor, ne: [usize; 4]) -> Shape {
     Shape {
         dtype: DType::F32,
         ne,
@@ -22,11 +23,11 @@ fn f32_like(like: &Tensor, ne: [usize; 4]) -> Shape {
     }
 }
 
-fn is_f32(t: &Tensor) -> bool {
+pub(super) fn is_f32(t: &Tensor) -> bool {
     t.dtype == DType::F32
 }
 
-fn is_i32(t: &Tensor) -> bool {
+pub(super) fn is_i32(t: &Tensor) -> bool {
     t.dtype == DType::I32
 }
 
@@ -70,6 +71,9 @@ impl Op {
             Op::Rope(p) => rope(a, src[1], src.get(2).copied(), p.n_rot),
             Op::HeadRows(h) => head_rows(h, src),
             Op::Attn(_, s) => attn(s, src),
+            Op::SsmConv(p) => recurrent::ssm_conv(p, src),
+            Op::SsmScan(p) => recurrent::ssm_scan(p, src),
+            Op::GatedDeltaNet(_) => recurrent::gated_delta_net(src),
             Op::MoeRoute { n_used, .. } => (is_f32(a) && (1..=a.ne[0]).contains(n_used))
                 .then(|| int_rows(a, [2 * n_used, a.ne[1], a.ne[2], a.ne[3]])),
             Op::MoeSum => moe_sum(src),
@@ -114,6 +118,7 @@ impl Op {
             | Op::Scale { .. }
             | Op::SoftMax { .. }
             | Op::Cumsum
+            | Op::L2Norm { .. }
             | Op::Cont => is_f32(a).then(|| f32_like(a, a.ne)),
         }
     }

@@ -34,6 +34,11 @@ pub enum Input {
     CellPos { swa: bool },
     /// Sequence that owns each cell, `[n_cells]`.
     CellSeq { swa: bool },
+    /// First token of each sequence in the batch, and the end of the last one,
+    /// `[n_seqs + 1]`.
+    SeqRows,
+    /// State slot of each sequence, `-1 - slot` of a fresh one, `[n_seqs]`.
+    StateSlots,
     /// A tensor that another segment of a split graph computes, by number.
     Border(usize),
 }

@@ -166,11 +166,7 @@ impl<'a> Setup<'a> {
         let mut widths = vec![self.n_ubatch, 1];
         widths.dedup();
         let graph = |n_tokens| {
-            let n_outputs = 1;
-            let width = Width {
-                n_tokens,
-                n_outputs,
-            };
+            let width = Width::of(n_tokens, 1);
             self.model.graph(Wanted::Logits, width, &shape)
         };
         widths.into_iter().map(graph).collect()

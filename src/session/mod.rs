@@ -91,10 +91,7 @@ impl Session {
         )?;
         let shape = setup.cache_shape();
         let devices = Devices::new(&model, &params, &setup, progress)?;
-        let one = Width {
-            n_tokens: 1,
-            n_outputs: 1,
-        };
+        let one = Width::of(1, 1);
         let greedy = model.graph(Wanted::Argmax, one, &shape)?;
         Ok(Session {
             argmax_on_device: devices.computes_output(&greedy),
@@ -235,10 +232,7 @@ impl Session {
             0..=8 => n,
             _ => n.next_power_of_two().min(self.params.n_ubatch.max(n)),
         };
-        Width {
-            n_tokens,
-            n_outputs: if all_outputs { n_tokens } else { 1 },
-        }
+        Width::of(n_tokens, if all_outputs { n_tokens } else { 1 })
     }
 
     /// Evaluates one ubatch.

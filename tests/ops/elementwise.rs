@@ -37,6 +37,9 @@ fn reference(kind: UnaryKind, x: f64) -> f64 {
         UnaryKind::GeluQuick => gated(x, sigmoid(1.702 * x)),
         UnaryKind::GeluErf => gated(x, 0.5 * (1.0 + erf(x / 2f64.sqrt()))),
         UnaryKind::Relu => x.max(0.0),
+        UnaryKind::ReluSqr => x.max(0.0).powi(2),
+        UnaryKind::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
+        UnaryKind::Exp => x.exp(),
         UnaryKind::Sigmoid => sigmoid(x),
         UnaryKind::Tanh => x.tanh(),
     }
@@ -67,18 +70,28 @@ fn tolerance(kind: UnaryKind, x: f64) -> f64 {
         // The formula's own 1.5e-7, then six coefficients of size 1.5 and e^.
         UnaryKind::GeluErf => 0.5 * x.abs() * (1.5e-7 + 12.0 * r) + 2.0 * r * want,
         UnaryKind::Relu => return 0.0,
+        UnaryKind::ReluSqr => r * want,
+        // e^x and ln(1 + .), each within a unit in the last place; above 20 what is
+        // left out is below e^-20.
+        UnaryKind::Softplus => 4.0 * r * want + if x > 20.0 { 2.1e-9 } else { 0.0 },
+        // Above e^88.72 f32 ends.
+        UnaryKind::Exp if want > f64::from(f32::MAX) => f64::INFINITY,
+        UnaryKind::Exp => 2.0 * r * want,
     };
     normal + STEP
 }
 
-const KINDS: [UnaryKind; 7] = [
+const KINDS: [UnaryKind; 10] = [
     UnaryKind::Silu,
     UnaryKind::Gelu,
     UnaryKind::GeluQuick,
     UnaryKind::GeluErf,
     UnaryKind::Relu,
+    UnaryKind::ReluSqr,
     UnaryKind::Sigmoid,
     UnaryKind::Tanh,
+    UnaryKind::Softplus,
+    UnaryKind::Exp,
 ];
 
 /// [-100, 100] closely, zeros, subnormals, and infinities where the function

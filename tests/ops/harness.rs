@@ -48,10 +48,7 @@ pub fn run(
     setup: &Setup,
     build: impl Fn(&mut Builder<'_>) -> llama_rs::Result<TensorId>,
 ) -> Vec<(Simd, Vec<u32>)> {
-    let width = Width {
-        n_tokens: setup.width,
-        n_outputs: setup.width,
-    };
+    let width = Width::of(setup.width, setup.width);
     let mut b = Builder::new(&**store, width);
     let out = build(&mut b).expect("builds");
     b.output(out);

@@ -39,10 +39,7 @@ pub fn graph(model: &Model, n: usize) -> Graph {
         n_cells: N_CTX,
         n_cells_swa: N_CELLS_SWA,
     };
-    let width = Width {
-        n_tokens: n,
-        n_outputs: n,
-    };
+    let width = Width::of(n, n);
     let graph = model.graph(Wanted::Logits, width, &shape);
     graph.expect("the graph is built")
 }

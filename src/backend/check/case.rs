@@ -37,10 +37,7 @@ impl Problem {
     /// # Errors
     /// The operands do not fit the op.
     pub fn graph(&self) -> Result<Graph> {
-        let width = Width {
-            n_tokens: self.setup.width,
-            n_outputs: self.setup.width,
-        };
+        let width = Width::of(self.setup.width, self.setup.width);
         let mut b = Builder::new(&self.store, width);
         for id in (self.build)(&mut b, &self.store)? {
             b.output(id);

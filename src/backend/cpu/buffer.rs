@@ -200,6 +200,29 @@ impl View {
         unsafe { std::slice::from_raw_parts(self.row_ptr(at).cast(), self.ne[0]) }
     }
 
+    /// Neighbouring rows of a matrix of f32 without gaps.
+    pub fn rows(&self, rows: std::ops::Range<usize>) -> &[f32] {
+        let (first, len) = self.span(&rows, [0; 2]);
+        // SAFETY: the rows are inside the tensor; see the module text.
+        unsafe { std::slice::from_raw_parts(first, len) }
+    }
+
+    /// Neighbouring rows without gaps, to be changed, at indices `at` of dimensions 2
+    /// and 3. As [`View::own_columns`].
+    #[allow(clippy::mut_from_ref)]
+    pub fn own_rows(&self, rows: std::ops::Range<usize>, at: [usize; 2]) -> &mut [f32] {
+        let (first, len) = self.span(&rows, at);
+        // SAFETY: the rows are inside the tensor, and the module's contract.
+        unsafe { std::slice::from_raw_parts_mut(first, len) }
+    }
+
+    fn span(&self, rows: &std::ops::Range<usize>, at: [usize; 2]) -> (*mut f32, usize) {
+        let inside = rows.start < rows.end && rows.end <= self.ne[1];
+        assert!(inside && self.dtype == DType::F32 && self.nb[1] == 4 * self.ne[0]);
+        let first = self.row_ptr([rows.start, at[0], at[1]]);
+        (first.cast(), rows.len() * self.ne[0])
+    }
+
     /// Position of the row that `at` reads when this view repeats (has 1).
     pub fn repeat(&self, at: RowAt) -> RowAt {
         std::array::from_fn(|i| if self.ne[i + 1] == 1 { 0 } else { at[i] })
@@ -265,15 +288,26 @@ impl View {
         })
     }
 
+    /// Columns of a row, to be changed. Only the thread that owns these values may
+    /// call it, and holds one such slice of them at a time.
+    #[allow(clippy::mut_from_ref)]
+    pub fn own_columns(&self, at: RowAt, columns: std::ops::Range<usize>) -> &mut [f32] {
+        let fits = columns.start <= columns.end && columns.end <= self.ne[0];
+        assert!(
+            fits && self.dtype == DType::F32 && self.nb[0] == 4,
+            "columns of f32"
+        );
+        // SAFETY: inside the row, and the module's contract.
+        unsafe {
+            let first = self.row_ptr(at).cast::<f32>().add(columns.start);
+            std::slice::from_raw_parts_mut(first, columns.len())
+        }
+    }
+
     /// Writes `values` to a row from column `start` on. Only the thread that
     /// owns these values may call it.
     pub fn put(&self, at: RowAt, start: usize, values: impl ExactSizeIterator<Item = f32>) {
-        assert!(start + values.len() <= self.ne[0], "values inside the row");
-        // SAFETY: inside the row, and the module's contract.
-        let out = unsafe {
-            let first = self.row_ptr(at).cast::<f32>().add(start);
-            std::slice::from_raw_parts_mut(first, values.len())
-        };
+        let out = self.own_columns(at, start..start + values.len());
         out.iter_mut().zip(values).for_each(|(y, x)| *y = x);
     }
 
@@ -282,16 +316,10 @@ impl View {
         &'a self,
         worker: &Worker<'_>,
     ) -> impl Iterator<Item = (RowAt, &'a mut [f32])> {
-        assert!(
-            self.dtype == DType::F32 && self.nb[0] == 4,
-            "a row of packed f32"
-        );
+        // Shares of different threads are disjoint.
         worker.share(self.n_rows(), 1).map(|r| {
             let at = self.row_at(r);
-            // SAFETY: shares of different threads are disjoint.
-            let row =
-                unsafe { std::slice::from_raw_parts_mut(self.row_ptr(at).cast(), self.ne[0]) };
-            (at, row)
+            (at, self.own_columns(at, 0..self.ne[0]))
         })
     }
 
@@ -316,10 +344,6 @@ impl View {
         &'a self,
         worker: &Worker<'_>,
     ) -> impl Iterator<Item = (RowAt, usize, &'a mut [f32])> {
-        assert!(
-            self.dtype == DType::F32 && self.nb[0] == 4,
-            "a row of packed f32"
-        );
         let by_columns = self.n_rows() < worker.nth;
         let rows = if by_columns {
             0..self.n_rows()
@@ -334,13 +358,8 @@ impl View {
         };
         rows.map(move |r| {
             let at = self.row_at(r);
-            // SAFETY: rows or columns of different threads are disjoint.
-            let piece = unsafe {
-                std::slice::from_raw_parts_mut(
-                    self.row_ptr(at).cast::<f32>().add(columns.start),
-                    columns.len(),
-                )
-            };
+            // Rows or columns of different threads are disjoint.
+            let piece = self.own_columns(at, columns.clone());
             (at, columns.start, piece)
         })
     }

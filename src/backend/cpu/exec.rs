@@ -6,7 +6,7 @@ use super::matmul::{ActKind, act_kind, q8_bytes};
 use super::pool::{Pool, Worker};
 use super::rope::RopeTable;
 use super::simd::Simd;
-use super::{Ctx, Node, attn, mul_mat, run_node};
+use super::{Ctx, Node, attn, mul_mat, run_node, ssm};
 use crate::backend::{Backend, Executable};
 use crate::error::{Error, Result};
 use crate::graph::fuse::{self, Rules};
@@ -144,6 +144,7 @@ fn scratch_of(node: &Node) -> usize {
                 + mul_mat::id_lists_bytes(ids.ne[0], ids.ne[1])
         }
         Op::Attn(_, shape) => attn::scratch_bytes(&shape),
+        Op::SsmConv(_) => ssm::conv_scratch_bytes(node.src[1].ne[0]),
         _ => 0,
     }
 }
@@ -165,18 +166,22 @@ fn place_barriers(nodes: &mut [Node]) {
     };
     for node in nodes {
         let dst = range_of(&node.dst);
+        let state = node.op.also_writes().map(|at| range_of(&node.src[at]));
         // SET_ROWS lists its cache as a source, but only writes it.
         let reads: Vec<_> = match node.op {
             Op::SetRows => node.src[1..].iter().map(range_of).collect(),
             _ => node.src.iter().map(range_of).collect(),
         };
-        node.barrier_before =
-            meets(&written, &dst) || meets(&read, &dst) || reads.iter().any(|r| meets(&written, r));
+        node.barrier_before = meets(&written, &dst)
+            || meets(&read, &dst)
+            || reads.iter().any(|r| meets(&written, r))
+            || state.iter().any(|s| meets(&read, s));
         if node.barrier_before {
             written.clear();
             read.clear();
         }
         written.push(dst);
+        written.extend(state);
         read.extend(reads);
     }
 }

@@ -3,6 +3,7 @@
 mod attn;
 mod bind;
 pub mod buffer;
+mod delta;
 mod elementwise;
 pub mod exec;
 pub mod matmul;
@@ -15,7 +16,9 @@ mod rows;
 pub mod simd;
 mod simd_f16;
 mod simd_math;
+mod simd_scan;
 mod softmax;
+mod ssm;
 
 pub use bind::Storage;
 pub use buffer::{Buffer, Counts, View};
@@ -94,6 +97,10 @@ fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         Op::SumRows => reduce::sum_rows(ctx, node, worker, 1.0),
         Op::Mean => reduce::mean(ctx, node, worker),
         Op::Cumsum => reduce::cumsum(ctx, node, worker),
+        Op::L2Norm { eps } => norm::l2_norm(ctx, node, worker, eps),
+        Op::SsmConv(params) => ssm::conv(ctx, node, worker, &params),
+        Op::SsmScan(params) => ssm::scan(ctx, node, worker, &params),
+        Op::GatedDeltaNet(params) => delta::gated_delta_net(ctx, node, worker, &params),
         Op::FusedMulMat(_) | Op::PackF16 | Op::HeadRows(_) => {
             unreachable!("refused when the graph is bound")
         }

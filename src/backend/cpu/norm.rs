@@ -1,4 +1,4 @@
-//! RMS_NORM and NORM.
+//! RMS_NORM, NORM and L2_NORM.
 
 use super::pool::Worker;
 use super::{Ctx, Node, simd_math};
@@ -40,5 +40,15 @@ pub fn norm(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>, eps: f32) {
         out.iter_mut()
             .zip(x)
             .for_each(|(y, x)| *y = (x - mean) * scale);
+    }
+}
+
+/// `dst = x / max(sqrt(sum(x^2)), eps)`.
+pub fn l2_norm(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>, eps: f32) {
+    let (dst, x) = (node.dst(ctx), node.src(ctx, 0));
+    for (at, out) in dst.my_rows(worker) {
+        let x = x.row(at);
+        let scale = 1.0 / simd_math::dot(ctx.simd, x, x).sqrt().max(eps);
+        out.iter_mut().zip(x).for_each(|(y, x)| *y = x * scale);
     }
 }

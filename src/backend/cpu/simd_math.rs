@@ -7,7 +7,7 @@ use super::simd::Simd;
 use crate::graph::UnaryKind;
 
 /// Lanes of a sum: one AVX-512 register, two of AVX2.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Compiles `body` (an `#[inline(always)]` function whose first generic says
 /// whether fused multiply-add is one instruction) for each instruction set.
@@ -34,14 +34,15 @@ macro_rules! multiversion {
         }
     };
 }
+pub(super) use multiversion;
 
 #[inline(always)]
-fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+pub(super) fn fma<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
 #[inline(always)]
-fn add_lanes(lanes: [f32; LANES]) -> f32 {
+pub(super) fn add_lanes(lanes: [f32; LANES]) -> f32 {
     let mut lanes = lanes;
     let mut half = LANES / 2;
     while half > 0 {
@@ -90,7 +91,7 @@ multiversion! {
 /// ln 2 in two parts (Cody and Waite), p the Taylor polynomial of degree 7,
 /// whose remainder there is below 6e-9. Below -87.3 the result is 0.
 #[inline(always)]
-fn exp<const FMA: bool>(x: f32) -> f32 {
+pub(super) fn exp<const FMA: bool>(x: f32) -> f32 {
     let clamped = x.clamp(-87.3, 88.7);
     let n = (clamped * std::f32::consts::LOG2_E + 12_582_912.0) - 12_582_912.0;
     let r = fma::<FMA>(n, -0.693_359_4, clamped);
@@ -136,6 +137,11 @@ multiversion! {
     pub fn exp_minus(x: &mut [f32], max: f32) -> f32 = exp_minus_body
 }
 
+/// `ln(1 + e^x)`; above 20 x itself, as ggml has it.
+pub fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { x.exp().ln_1p() }
+}
+
 #[inline(always)]
 fn sigmoid<const FMA: bool>(x: f32) -> f32 {
     1.0 / (1.0 + exp::<FMA>(-x))
@@ -178,6 +184,9 @@ fn unary_body<const FMA: bool>(kind: UnaryKind, x: &[f32], y: &mut [f32]) {
             0.5 * v * (1.0 + erf::<FMA>(v * std::f32::consts::FRAC_1_SQRT_2))
         }),
         UnaryKind::Relu => map(x, y, |v| v.max(0.0)),
+        UnaryKind::ReluSqr => map(x, y, |v| v.max(0.0) * v.max(0.0)),
+        UnaryKind::Softplus => map(x, y, softplus),
+        UnaryKind::Exp => map(x, y, f32::exp),
         UnaryKind::Sigmoid => map(x, y, sigmoid::<FMA>),
         UnaryKind::Tanh => map(x, y, tanh::<FMA>),
     }

@@ -67,6 +67,8 @@ impl Inputs {
                 | Input::Pos
                 | Input::Seq
                 | Input::OutIds
+                | Input::SeqRows
+                | Input::StateSlots
                 | Input::Slots { .. }
                 | Input::Border(_) => {
                     block.insert(input, (bytes, n));

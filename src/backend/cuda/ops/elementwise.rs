@@ -48,6 +48,9 @@ fn function(kind: UnaryKind) -> &'static str {
         UnaryKind::GeluQuick => "gelu_quick",
         UnaryKind::GeluErf => "gelu_erf",
         UnaryKind::Relu => "relu",
+        UnaryKind::ReluSqr => "relu_sqr",
+        UnaryKind::Softplus => "softplus",
+        UnaryKind::Exp => "exp",
         UnaryKind::Sigmoid => "sigmoid",
         UnaryKind::Tanh => "tanh",
     }

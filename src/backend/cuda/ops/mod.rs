@@ -2,6 +2,7 @@
 //! "what is launched?". It looks at shapes and types only, so it needs no device.
 
 mod attn;
+mod delta;
 mod elementwise;
 mod grids;
 mod heads;
@@ -10,6 +11,8 @@ mod mul_mat;
 mod norm;
 mod reduce;
 mod rows;
+mod ssm_conv;
+mod ssm_scan;
 
 use super::kernel::{Answer, Node, n_rows};
 use crate::graph::Op;
@@ -54,6 +57,10 @@ pub fn kernels(node: &Node<'_>) -> Option<Answer> {
         Op::SumRows => reduce::sum_rows(node),
         Op::Mean => reduce::mean(node),
         Op::Cumsum => reduce::cumsum(node),
+        Op::L2Norm { eps } => norm::l2_norm(node, eps),
+        Op::SsmConv(params) => ssm_conv::ssm_conv(node, &params),
+        Op::SsmScan(params) => ssm_scan::ssm_scan(node, &params),
+        Op::GatedDeltaNet(params) => delta::gated_delta_net(node, &params),
     }
 }
 

@@ -1,4 +1,4 @@
-//! RMS_NORM, NORM, SOFT_MAX.
+//! RMS_NORM, NORM, L2_NORM, SOFT_MAX.
 
 use super::super::kernel::{Answer, Arg, Node};
 use super::grids;
@@ -21,6 +21,11 @@ pub fn rms_norm(node: &Node<'_>, eps: f32) -> Option<Answer> {
 
 pub fn norm(node: &Node<'_>, eps: f32) -> Option<Answer> {
     let kernel = grids::warp_or_block("norm", node.dst, RMS_NORM_WARP);
+    Some(kernel.args([Arg::Dst, Arg::Src(0), Arg::F32(eps)]).into())
+}
+
+pub fn l2_norm(node: &Node<'_>, eps: f32) -> Option<Answer> {
+    let kernel = grids::warp_or_block("l2_norm", node.dst, RMS_NORM_WARP);
     Some(kernel.args([Arg::Dst, Arg::Src(0), Arg::F32(eps)]).into())
 }
 
