@@ -8,5 +8,8 @@ pub mod case;
 pub mod cases;
 pub mod compare;
 pub mod random;
+pub mod sample;
+pub mod shape;
+pub mod shapes;
 pub mod store;
 pub mod target;
