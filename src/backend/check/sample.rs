@@ -104,7 +104,7 @@ pub type Append = Arc<dyn Fn(&mut Builder<'_>, &[TensorId]) -> Result<TensorId> 
 pub struct Sample {
     /// ggml's name of the op.
     pub op: &'static str,
-    /// The shape as text that [`super::shapes::sample`] reads.
+    /// The shape as text that [`super::shapes::OpRow::sample`] reads.
     pub shape: String,
     pub operands: Vec<Operand>,
     /// Bytes of the result.
@@ -150,7 +150,7 @@ impl Sample {
         };
         let names = Names(&sample.operands);
         let mut b = Builder::new(&names, crate::graph::builder::Width::of(1, 1));
-        let out = sample.graph_of(&mut b, 0)?;
+        let out = sample.append_to(&mut b, 0, 0)?;
         if op.writes_in_place().is_none() {
             sample.result_bytes = b.graph.get(out).bytes();
         }
@@ -201,18 +201,19 @@ impl Sample {
         CacheId(set * caches(&self.operands) + caches(&self.operands[..at]))
     }
 
-    /// Appends the op over the operands of a set.
+    /// Appends the op over the operands of a set, and over the caches of another one
+    /// or the same.
     ///
     /// # Errors
     /// The op does not take them.
-    pub fn graph_of(&self, b: &mut Builder<'_>, set: usize) -> Result<TensorId> {
+    pub fn append_to(&self, b: &mut Builder<'_>, set: usize, caches_of: usize) -> Result<TensorId> {
         let mut src = Vec::new();
         for (at, x) in self.operands.iter().enumerate() {
             if !x.cache {
                 src.push(b.weight(&Self::name(set, at), &x.ne)?);
                 continue;
             }
-            let id = b.cache(self.cache_id(set, at), x.dtype, x.ne[0], x.ne[1]);
+            let id = b.cache(self.cache_id(caches_of, at), x.dtype, x.ne[0], x.ne[1]);
             let tensor = &mut b.graph.tensors[id.at()];
             tensor.ne = x.ne;
             tensor.nb = Tensor::packed(x.dtype, x.ne);
@@ -233,7 +234,7 @@ impl Sample {
                 Problem {
                     store,
                     setup: Setup::default(),
-                    build: Box::new(move |b, _| Ok(vec![sample.graph_of(b, 0)?])),
+                    build: Box::new(move |b, _| Ok(vec![sample.append_to(b, 0, 0)?])),
                 }
             }),
         }

@@ -7,6 +7,7 @@ mod moe;
 mod mul_mat;
 mod reduce;
 mod rows;
+pub mod support;
 
 use crate::backend::check::case::Case;
 use crate::error::Result;
