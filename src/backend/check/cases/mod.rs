@@ -11,6 +11,7 @@ mod rows;
 mod sequences;
 mod ssm_conv;
 mod ssm_scan;
+pub mod support;
 
 use crate::backend::check::case::Case;
 use crate::error::Result;
