@@ -208,7 +208,7 @@ fn on_cuda(
     let sizes: Vec<_> = caches.iter().map(|(id, x)| (*id, x.bytes())).collect();
     let backend = CudaBackend::new(context.clone(), sets.clone(), &sizes, false)?;
     for (id, x) in caches {
-        backend.write_cache(id, sets.cache_bytes(x))?;
+        backend.write_cache(id, 0, sets.cache_bytes(x))?;
     }
     Ok(backend)
 }
