@@ -1,6 +1,5 @@
 //! What a run left, and how close it is to what it should have left.
 
-use super::case::Case;
 use super::store::Setup;
 use crate::error::{Error, Result};
 use crate::graph::{CacheId, Graph, Op, Origin, Tensor};
@@ -137,7 +136,7 @@ pub(super) fn within(place: String) -> impl FnOnce(Error) -> Error {
 /// # Errors
 /// A value is too far off, or a cell was written that should not be.
 pub(super) fn compare_all(
-    case: &Case,
+    nmse: f64,
     graph: &Graph,
     setup: &Setup,
     before: &[Vec<u8>],
@@ -148,13 +147,13 @@ pub(super) fn compare_all(
     for (at, &id) in graph.outputs.iter().enumerate() {
         let t = graph.get(id);
         let (want, got) = (&want.outputs[at], &got.outputs[at]);
-        let error = compare(t, setup, case.nmse, want, got);
+        let error = compare(t, setup, nmse, want, got);
         most = most.max(error.map_err(within(format!("output {at}")))?);
     }
     for t in &graph.tensors {
         if let Origin::Cache(CacheId(c)) = t.origin {
             let contents = [&before[c], &want.caches[c], &got.caches[c]];
-            let error = compare_cache(t, case.nmse, contents.map(Vec::as_slice));
+            let error = compare_cache(t, nmse, contents.map(Vec::as_slice));
             most = most.max(error.map_err(within(format!("cache {c}")))?);
         }
     }

@@ -255,3 +255,27 @@ fn run(exe: &mut dyn Executable) -> Result<Duration> {
     exe.run()?;
     Ok(started.elapsed())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::check::shapes;
+
+    #[test]
+    fn sets_exceed_the_caches_within_the_memory() {
+        let bench = Bench {
+            device: Device::Cpu { n_threads: 2 },
+            peak: 2e10,
+        };
+        let n_sets = |op: &str, shape: &str| {
+            let row = shapes::find(op).expect("a row");
+            bench.n_sets(&row.sample(shape, 1 << 30).expect("a shape"))
+        };
+        // 8 MiB each, read and written.
+        assert_eq!(n_sets("SCALE", "1024,1024"), 32);
+        assert_eq!(n_sets("ADD", "8"), MOST_SETS);
+        assert_eq!(n_sets("SUM_ROWS", "8192,8192"), 3);
+        // 60 GFLOP: more than a run should take, from wherever the operands come.
+        assert_eq!(n_sets("MUL_MAT", "q4_K:4096,14336,512"), 1);
+    }
+}

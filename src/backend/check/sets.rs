@@ -205,3 +205,50 @@ impl Storage for Sets {
         self.caches.get(id.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::check::shapes;
+
+    /// Operands of different sets are different memory where they must be, begin with
+    /// different values, lie on cache lines, and hold numbers.
+    #[test]
+    fn sets_are_apart_and_hold_numbers() {
+        let product = shapes::find("MUL_MAT").expect("a row");
+        let sample = product.sample("q4_K:768,5,3", 1 << 20).expect("a shape");
+        for apart in [true, false] {
+            let sets = Sets::new(&sample, 40, apart).expect("memory");
+            let mut seen: Vec<&[u8]> = Vec::new();
+            for set in 0..40 {
+                let w = Storage::weight(&sets, &Sample::name(set, 0)).expect("w");
+                assert_eq!(w.len(), 5 * 3 * 144);
+                assert_eq!(w.as_ptr() as usize % ALIGN_BYTES, 0);
+                assert!(seen.iter().all(|other| other[..144] != w[..144]));
+                if apart {
+                    let (start, end) = (w.as_ptr() as usize, w.as_ptr() as usize + w.len());
+                    let meets = |o: &&&[u8]| {
+                        let other = o.as_ptr() as usize;
+                        other < end && start < other + o.len()
+                    };
+                    assert!(seen.iter().find(meets).is_none());
+                }
+                seen.push(w);
+                let mut values = vec![0.0; 768 * 5];
+                DType::Q4K.dequantize_row(w, &mut values).expect("rows");
+                assert!(values.iter().all(|v| v.is_finite()));
+                let x = Storage::weight(&sets, &Sample::name(set, 1)).expect("x");
+                assert!(x.iter().any(|&b| b != 0));
+            }
+        }
+    }
+
+    #[test]
+    fn long_stretches_are_filled_to_the_end() {
+        let stretch = Stretch::new(DType::F32, 3 * PATTERN_BYTES + 64);
+        let floats = stretch.bytes[stretch.start..].chunks_exact(4);
+        let floats = floats.take((3 * PATTERN_BYTES + 64) / 4);
+        let zeros = floats.filter(|f| f.iter().all(|&b| b == 0)).count();
+        assert!(zeros < 100, "{zeros}");
+    }
+}

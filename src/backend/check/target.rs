@@ -1,6 +1,6 @@
 //! Runs of a case: the reference, the backend under test, and their comparison.
 
-use super::case::{Case, Problem};
+use super::case::{Case, F16_NMSE, Problem};
 use super::compare::{Outcome, compare_all, live_indices, within};
 use super::store::{Setup, Store};
 use crate::backend::cpu::{CpuBackend, Simd};
@@ -12,6 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Runs of one executable on CUDA, which must give equal bits.
 const RUNS: usize = 3;
+
+/// Products with 8-bit activations, as the CPU has them: a step of 1/127 of a block's
+/// largest value is an NMSE of 1.5e-5 of the terms, and a case of few sums that cancel
+/// shows up to 2e-4. A wrong scale or a lost block costs 1e-2 and more.
+const Q8_NMSE: f64 = 1e-3;
 
 /// What comparing a backend with the reference says; an error says what differs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -129,8 +134,9 @@ fn answer(case: &Case, reference: CpuRun) -> Result<Answered> {
 }
 
 impl Answered {
-    fn compare(&self, case: &Case, graph: &Graph, got: &Outcome) -> Result<f64> {
-        compare_all(case, graph, &self.setup, &self.before, &self.want, got)
+    /// The error of an outcome, at most `nmse`.
+    fn compare(&self, nmse: f64, graph: &Graph, got: &Outcome) -> Result<f64> {
+        compare_all(nmse, graph, &self.setup, &self.before, &self.want, got)
     }
 }
 
@@ -141,7 +147,7 @@ impl Answered {
 pub fn check_reference(case: &Case) -> Result<f64> {
     let answered = answer(case, CpuRun::reference()?)?;
     case.lowered(&answered.graph)?;
-    answered.compare(case, &answered.graph, &answered.want)
+    answered.compare(case.nmse, &answered.graph, &answered.want)
 }
 
 /// That an outcome with one wrong value is refused, whichever it is.
@@ -172,7 +178,7 @@ pub fn check_refusal(case: &Case) -> Result<()> {
     }
     let mut accepted = wrong
         .iter()
-        .filter(|got| answered.compare(case, &answered.graph, got).is_ok());
+        .filter(|got| answered.compare(case.nmse, &answered.graph, got).is_ok());
     match accepted.next() {
         Some(_) => Err(Error::input(format!("{} takes a wrong outcome", case.name))),
         None => Ok(()),
@@ -224,7 +230,9 @@ impl CpuTarget {
             let same = one.same_bits(&all, &answered.graph, &answered.setup);
             same.map_err(within(format!("{} threads", self.n_threads)))?;
         }
-        answered.compare(case, &answered.graph, &one)
+        let rounded = case.nmse == F16_NMSE;
+        let nmse = if rounded { Q8_NMSE } else { case.nmse };
+        answered.compare(nmse, &answered.graph, &one)
     }
 }
 
@@ -256,7 +264,7 @@ impl CudaTarget {
         let all = self.run(case, &answered, &graphs)?;
         let mut most = 0.0f64;
         for ((form, graph), got) in graphs.iter().zip(&all) {
-            let error = answered.compare(case, graph, got);
+            let error = answered.compare(case.nmse, graph, got);
             most = most.max(error.map_err(within(form.to_string()))?);
         }
         Ok(Verdict::Close(most))
