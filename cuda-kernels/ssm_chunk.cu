@@ -76,7 +76,7 @@ __device__ __forceinline__ void prepare_steps(const View& dt, const View& a, con
                                               int head, int first, int n) {
     const int lane = threadIdx.x % WARP;
     const float bias = dt_bias.data ? ((const float*)dt_bias.data)[head] : 0.f;
-    const float log_decay = ((const float*)a.data)[head] * 1.44269504f;
+    const float log_decay = ((const float*)a.data)[head] * LOG2_E;
     float step[2], log[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -176,35 +176,39 @@ struct Work {
         return (float4*)(k.local + at * T::P * T::N) + threadIdx.x;
     }
 
-    // The address of value i of tile (m, j), or null where the head has none.
-    __device__ __forceinline__ float* slot(const Chunked& k, int m, int j, int i) const {
-        const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-        const int p = column + 16 * m + lane / 4 + i / 2 * 8, n = warp * T::SLICE + 8 * j + lane % 4 * 2 + i % 2;
-        return p < k.state.ne[1] && n < k.state.ne[0] ? row_of<float>(k.state, p, head, seq.slot) + n : nullptr;
+    // Row 16 m + g + 8 e of the state of the sequence, or null where the head has none.
+    __device__ __forceinline__ float* slot_row(const Chunked& k, int m, int e) const {
+        const int p = column + 16 * m + 8 * e + threadIdx.x % WARP / 4;
+        return p < k.state.ne[1] ? row_of<float>(k.state, p, head, seq.slot) : nullptr;
+    }
+
+    // Calls `f` with each pair of values and its place in the cache; d_state is even.
+    template <class F>
+    __device__ __forceinline__ void each_pair(const Chunked& k, F f) const {
+#pragma unroll
+        for (int m = 0; m < T::MT; m++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float* row = slot_row(k, m, e);
+#pragma unroll
+                for (int j = 0; j < T::NT; j++) {
+                    const int n = threadIdx.x / WARP * T::SLICE + 8 * j + threadIdx.x % 4 * 2;
+                    f(m, j, 2 * e, row && n < k.state.ne[0] ? row + n : nullptr);
+                }
+            }
     }
 
     __device__ __forceinline__ void load_slot(const Chunked& k, State<T>& h) const {
-#pragma unroll
-        for (int m = 0; m < T::MT; m++)
-#pragma unroll
-            for (int j = 0; j < T::NT; j++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const float* at = slot(k, m, j, i);
-                    h[m][j][i] = at && !seq.fresh ? *at : 0.f;
-                }
+        each_pair(k, [&](int m, int j, int i, const float* at) {
+            const bool there = at && !seq.fresh;
+            h[m][j][i] = there ? at[0] : 0.f, h[m][j][i + 1] = there ? at[1] : 0.f;
+        });
     }
 
     __device__ __forceinline__ void store_slot(const Chunked& k, const State<T>& h) const {
-#pragma unroll
-        for (int m = 0; m < T::MT; m++)
-#pragma unroll
-            for (int j = 0; j < T::NT; j++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    float* at = slot(k, m, j, i);
-                    if (at) *at = h[m][j][i];
-                }
+        each_pair(k, [&](int m, int j, int i, float* at) {
+            if (at) at[0] = h[m][j][i], at[1] = h[m][j][i + 1];
+        });
     }
 
     __device__ __forceinline__ void store_kept(const Chunked& k, const State<T>& h, int number) const {
@@ -285,19 +289,58 @@ __device__ __forceinline__ void chunk_local(const Chunked& k) {
     }
 }
 
-// What follows the scan, for this block's columns; no data: not there.
+// What follows the scan, for this block's columns.
 struct Finish {
-    float* y;  // first column in token 0
-    size_t y_stride;
+    char* y;  // first column in token 0
+    long long y_stride;
     bool skip;
     float d;
-    const char* z;
+    const char* z;  // null: no gate
     long long z_stride;
-    bool pairs;  // 8-byte loads
+    bool pairs;  // z is there, and aligned to 8 bytes
 };
 
-__device__ __forceinline__ float2 load_two(const float* at, bool pairs) {
-    return pairs ? *(const float2*)at : make_float2(at[0], at[1]);
+// SiLU to a few ulp; where e^-z overflows, 0.
+__device__ __forceinline__ float gate_of(float z) { return z * reciprocal_fast(1.f + exp2_fast(-LOG2_E * z)); }
+
+// z of this lane's two tokens in WIDE columns.
+template <bool PAIRS, int WIDE>
+__device__ __forceinline__ void load_gates(float2 (&z)[WIDE / 8][2], const Finish& fin, int first, const int (&t)[2],
+                                           int n, int column, int columns) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        const float* row = (const float*)(fin.z + (first + t[e]) * fin.z_stride) + column + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < WIDE / 8; i++) {
+            const bool there = t[e] < n && column + i / 2 * 16 < columns;
+            z[i][e] = make_float2(0.f, 0.f);
+            if (there && PAIRS) z[i][e] = *(const float2*)(row + 8 * i);
+            if (there && !PAIRS) z[i][e] = make_float2(row[8 * i], row[8 * i + 1]);
+        }
+    }
+}
+
+// C . B of 16 tokens s from `at` on becomes M; where MASKED, those after t become 0.
+template <bool MASKED, class S>
+__device__ __forceinline__ void decay(float (&s0)[4], float (&s1)[4], float2& most, const S& sh, int at, int row,
+                                      float2 log_decay) {
+    const int lane = threadIdx.x % WARP;
+    at += lane % 4 * 2;
+    const int past = row + lane / 4 - at;  // t - s of the first value
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float(&s)[4] = i == 0 ? s0 : s1;
+        const float2 log = *(const float2*)(sh.log_decay + at + 8 * i), f = *(const float2*)(sh.weight + at + 8 * i);
+        s[0] *= f.x * exp2_fast(log_decay.x - log.x), s[1] *= f.y * exp2_fast(log_decay.x - log.y);
+        s[2] *= f.x * exp2_fast(log_decay.y - log.x), s[3] *= f.y * exp2_fast(log_decay.y - log.y);
+        if (MASKED) {
+            // The decay may be infinite there: not a factor of 0.
+            s[0] = past >= 8 * i ? s[0] : 0.f, s[1] = past >= 8 * i + 1 ? s[1] : 0.f;
+            s[2] = past + 8 >= 8 * i ? s[2] : 0.f, s[3] = past + 8 >= 8 * i + 1 ? s[3] : 0.f;
+        }
+        most.x = fmaxf(most.x, fmaxf(fabsf(s[0]), fabsf(s[1])));
+        most.y = fmaxf(most.y, fmaxf(fabsf(s[2]), fabsf(s[3])));
+    }
 }
 
 // M[t, s] of 16 tokens t from `row` on as the left operand of its product with x, 16
@@ -308,30 +351,30 @@ __device__ __forceinline__ float2 mix(uint4 (&m)[CHUNK / 16], const S& sh, const
     const int lane = threadIdx.x % WARP;
     float s[CHUNK / 8][4] = {};
     float2 most = make_float2(0.f, 0.f);
+    // Two tiles at a time: four independent sums keep the tensor cores busy.
 #pragma unroll
-    for (int j = 0; j < CHUNK / 16; j++) {
-        if (16 * j > row) continue;
+    for (int pair = 0; pair < CHUNK / 32; pair++) {
+        if (32 * pair > row) continue;
         // Matrices: tokens 0 .. 7 at k and k + 8, then tokens 8 .. 15.
-        const int token = 16 * j + lane / 16 * 8 + lane % 8;
+        const int token = 32 * pair + lane / 16 * 8 + lane % 8;
 #pragma unroll
         for (int k = 0; k < T::N / 16; k++) {
-            uint32_t r[4];
-            load_matrices(r, b + swizzled<T::N>(token, 2 * k + lane / 8 % 2));
-            mma(s[2 * j], c[k], r[0], r[1]);
-            mma(s[2 * j + 1], c[k], r[2], r[3]);
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                uint32_t r[4];
+                load_matrices(r, b + swizzled<T::N>(token + 16 * i, 2 * k + lane / 8 % 2));
+                mma(s[4 * pair + 2 * i], c[k], r[0], r[1]);
+                mma(s[4 * pair + 2 * i + 1], c[k], r[2], r[3]);
+            }
         }
     }
 #pragma unroll
-    for (int j = 0; j < CHUNK / 8; j++) {
-        if (8 * j > row + 8) continue;
-        const int at = 8 * j + lane % 4 * 2, t = row + lane / 4;
-        const float2 log = *(const float2*)(sh.log_decay + at), f = *(const float2*)(sh.weight + at);
-        s[j][0] = at <= t ? s[j][0] * f.x * exp2_fast(log_decay.x - log.x) : 0.f;
-        s[j][1] = at + 1 <= t ? s[j][1] * f.y * exp2_fast(log_decay.x - log.y) : 0.f;
-        s[j][2] = at <= t + 8 ? s[j][2] * f.x * exp2_fast(log_decay.y - log.x) : 0.f;
-        s[j][3] = at + 1 <= t + 8 ? s[j][3] * f.y * exp2_fast(log_decay.y - log.y) : 0.f;
-        most.x = fmaxf(most.x, fmaxf(fabsf(s[j][0]), fabsf(s[j][1])));
-        most.y = fmaxf(most.y, fmaxf(fabsf(s[j][2]), fabsf(s[j][3])));
+    for (int j = 0; j < CHUNK / 16; j++) {
+        if (16 * j < row) {
+            decay<false>(s[2 * j], s[2 * j + 1], most, sh, 16 * j, row, log_decay);
+        } else if (32 * (j / 2) <= row) {
+            decay<true>(s[2 * j], s[2 * j + 1], most, sh, 16 * j, row, log_decay);
+        }
     }
     const Lift low = lift(quad_max(most.x), TOP_M), high = lift(quad_max(most.y), TOP_M);
 #pragma unroll
@@ -365,27 +408,22 @@ __device__ __forceinline__ void outputs(const S& sh, const half* b, float h_undo
     const float inside[2] = {m_undo.x * sh.c_undo[t[0]], m_undo.y * sh.c_undo[t[1]]};
     const float before[2] = {exp2_fast(log_decay.x) * sh.c_undo[t[0]], exp2_fast(log_decay.y) * sh.c_undo[t[1]]};
 
-    constexpr int WIDE = T::P % 32 == 0 ? 32 : 16;  // columns at a time
+    constexpr int WIDE = T::P % 32 == 0 && T::N <= 128 ? 32 : 16;  // columns at a time, by registers
 #pragma unroll
     for (int column = 0; column < T::P; column += WIDE) {
         if (column >= columns) break;
         float2 z[WIDE / 8][2];
-        if (fin.z) {
-#pragma unroll
-            for (int i = 0; i < WIDE / 8; i++)
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const int at = column + 8 * i + lane % 4 * 2;
-                    const float* from = (const float*)(fin.z + (first + t[e]) * fin.z_stride) + at;
-                    z[i][e] = t[e] < n && at < columns ? load_two(from, fin.pairs) : make_float2(0.f, 0.f);
-                }
+        if (fin.pairs) {
+            load_gates<true, WIDE>(z, fin, first, t, n, column, columns);
+        } else if (fin.z) {
+            load_gates<false, WIDE>(z, fin, first, t, n, column, columns);
         }
         float in[WIDE / 8][4] = {}, from_h[WIDE / 8][4] = {};
         // Matrices: tokens 0 .. 7, then 8 .. 15, of 8 columns; then of the next 8.
         const half* x = sh.x + (8 * low + lane % 8) * T::X_PITCH + column + 8 * high;
 #pragma unroll
         for (int j = 0; j < CHUNK / 16; j++) {
-            if (16 * j > row) continue;
+            if (32 * (j / 2) > row) continue;
 #pragma unroll
             for (int i = 0; i < WIDE / 16; i++) {
                 uint32_t r[4];
@@ -406,21 +444,22 @@ __device__ __forceinline__ void outputs(const S& sh, const half* b, float h_undo
             }
         }
 #pragma unroll
-        for (int i = 0; i < WIDE / 8; i++) {
+        for (int e = 0; e < 2; e++) {
+            const float skip = fin.d * sh.x_undo[t[e]];
+            float2* y_row = (float2*)(fin.y + (first + t[e]) * fin.y_stride) + lane % 4;
+            const half2* x_row = (const half2*)(sh.x + t[e] * T::X_PITCH) + lane % 4;
 #pragma unroll
-            for (int e = 0; e < 2; e++) {
-                const int at = column + 8 * i + lane % 4 * 2;
-                if (t[e] >= n || at >= columns) continue;
+            for (int i = 0; i < WIDE / 8; i++) {
+                const int at = column / 2 + 4 * i;
                 float2 y;
                 y.x = fmaf(in[i][2 * e], inside[e], from_h[i][2 * e] * h_undo * before[e]);
                 y.y = fmaf(in[i][2 * e + 1], inside[e], from_h[i][2 * e + 1] * h_undo * before[e]);
                 if (fin.skip) {
-                    const float2 v = __half22float2(*(const half2*)(sh.x + t[e] * T::X_PITCH + at));
-                    y.x = fmaf(v.x * sh.x_undo[t[e]], fin.d, y.x);
-                    y.y = fmaf(v.y * sh.x_undo[t[e]], fin.d, y.y);
+                    const float2 v = __half22float2(x_row[at]);
+                    y.x = fmaf(v.x, skip, y.x), y.y = fmaf(v.y, skip, y.y);
                 }
-                if (fin.z) y.x *= Silu()(z[i][e].x), y.y *= Silu()(z[i][e].y);
-                *(float2*)(fin.y + (first + t[e]) * fin.y_stride + at) = y;
+                if (fin.z) y.x *= gate_of(z[i][e].x), y.y *= gate_of(z[i][e].y);
+                if (t[e] < n && column + i / 2 * 16 < columns) y_row[at] = y;
             }
         }
     }
@@ -460,10 +499,13 @@ __device__ __forceinline__ float publish(const State<T>& h, const S& sh) {
 // Asks for the z of the `n` tokens from `first` on.
 template <class T>
 __device__ __forceinline__ void expect_z(const Finish& fin, int first, int n, int columns) {
-    const int row = threadIdx.x / 2;
+    static_assert(CHUNK_THREADS == 2 * CHUNK, "two threads a token");
+    const int row = threadIdx.x / 2, half = threadIdx.x % 2 * 128;
     if (!fin.z || row >= n) return;
-    const char* z = fin.z + (first + row) * fin.z_stride;
-    for (int at = threadIdx.x % 2 * 128; at < min(columns, T::P) * 4; at += 256) prefetch(z + at);
+    const char* z = fin.z + (first + row) * fin.z_stride + half;
+#pragma unroll
+    for (int at = 0; at < T::P * 4; at += 256)
+        if (at + half < columns * 4) prefetch(z + at);
 }
 
 template <class T>
@@ -478,8 +520,8 @@ __device__ __forceinline__ void chunk_scan(const Chunked& k, const View& dst, co
     Ahead<T> ahead;
     fetch<T>(ahead, work.source, work.piece.first, work.tokens(0), work.piece.chunk);
     Finish fin = {};
-    fin.y = row_of<float>(dst, work.head) + work.column;
-    fin.y_stride = dst.nb[2] / sizeof(float);
+    fin.y = (char*)(row_of<float>(dst, work.head) + work.column);
+    fin.y_stride = dst.nb[2];
     fin.skip = d.data != nullptr;
     if (fin.skip) fin.d = ((const float*)d.data)[work.head];
     if (gate.data) {

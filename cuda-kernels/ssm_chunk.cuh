@@ -11,6 +11,15 @@
 constexpr int CHUNK = 64;  // tokens
 constexpr int CHUNK_WARPS = 4, CHUNK_THREADS = CHUNK_WARPS * WARP;
 
+constexpr float LOG2_E = 1.44269504f;
+
+// 1 / x to 1 ulp; 0 above 2^126.
+__device__ __forceinline__ float reciprocal_fast(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 template <int N_, int P_>
 struct Tile {
     static constexpr int N = N_, P = P_;
@@ -63,7 +72,7 @@ __device__ __forceinline__ float quad_max(float x) {
 // rows of a matrix load lie in different banks.
 template <int N>
 __device__ __forceinline__ int swizzled(int row, int piece) {
-    return row * N + (piece ^ (row & 7)) * 8;
+    return row * N + (piece & ~7) * 8 + ((piece ^ row) & 7) * 8;
 }
 
 // All sequences cut into pieces of whole chunks, each from its own first token.
@@ -137,13 +146,13 @@ struct Shared {
 
     // Starts the copy of a chunk's B (and C).
     __device__ __forceinline__ void copy(int chunk, const half* from) const {
-        half* to = b_of(chunk);
         constexpr int PIECES = MATRICES * T::MATRIX / 8;
         static_assert(PIECES % CHUNK_THREADS == 0, "every thread copies the same number of pieces");
+        half* to = b_of(chunk) + threadIdx.x * 8;
+        from += threadIdx.x * 8;
 #pragma unroll
         for (int i = 0; i < PIECES / CHUNK_THREADS; i++) {
-            const int at = (i * CHUNK_THREADS + threadIdx.x) * 8;
-            copy_async(to + at, from + at, true);
+            copy_async(to + i * CHUNK_THREADS * 8, from + i * CHUNK_THREADS * 8, true);
         }
         copies_commit();
     }
@@ -167,20 +176,29 @@ struct Ahead {
     float token[2];
 };
 
+template <class T, bool FOURS>
+__device__ __forceinline__ void fetch_rows(Ahead<T>& a, const Source& s, int first, int n) {
+    const int r = 16 * (threadIdx.x / WARP) + threadIdx.x % WARP / 4;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const float* row = (const float*)(s.x + (first + r + 8 * half) * s.x_stride) + threadIdx.x % 4 * 4;
+#pragma unroll
+        for (int i = 0; i < T::MT; i++) {
+            const bool there = r + 8 * half < n && 16 * i < s.columns;
+            a.x[half][i] = there ? load_four(row + 16 * i, FOURS) : make_float4(0.f, 0.f, 0.f, 0.f);
+        }
+    }
+}
+
 // Starts reading the `n` tokens from `first` on, which are chunk `chunk` of all.
 template <class T>
 __device__ __forceinline__ void fetch(Ahead<T>& a, const Source& s, int first, int n, int chunk) {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-        const int r = 16 * warp + 8 * half + lane / 4;
-        a.token[half] = s.token[chunk * s.token_stride + r];
-        const float* row = (const float*)(s.x + (first + r) * s.x_stride) + lane % 4 * 4;
-#pragma unroll
-        for (int i = 0; i < T::MT; i++) {
-            const bool there = r < n && 16 * i < s.columns;
-            a.x[half][i] = there ? load_four(row + 16 * i, s.fours) : make_float4(0.f, 0.f, 0.f, 0.f);
-        }
+    const float* token = s.token + chunk * s.token_stride + 16 * (threadIdx.x / WARP) + threadIdx.x % WARP / 4;
+    a.token[0] = token[0], a.token[1] = token[8];
+    if (s.fours) {
+        fetch_rows<T, true>(a, s, first, n);
+    } else {
+        fetch_rows<T, false>(a, s, first, n);
     }
 }
 
