@@ -12,6 +12,8 @@ mod attn;
 mod case;
 #[path = "op_parity/cases.rs"]
 mod cases;
+#[path = "op_parity/chunk.rs"]
+mod chunk;
 #[path = "op_parity/device.rs"]
 mod device;
 #[path = "op_parity/elementwise.rs"]

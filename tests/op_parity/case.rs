@@ -31,7 +31,10 @@ pub struct Problem {
 
 impl Problem {
     pub fn graph(&self) -> Graph {
-        let width = Width::of(self.setup.width, self.setup.width);
+        let width = Width {
+            n_seqs: self.setup.n_seqs,
+            ..Width::of(self.setup.width, self.setup.width)
+        };
         let mut b = Builder::new(&self.store, width);
         for id in (self.build)(&mut b, &self.store).expect("builds") {
             b.output(id);

@@ -1,7 +1,7 @@
 //! All cases, and the few that launch every kernel.
 
 use super::case::Case;
-use super::{attn, elementwise, heads, kernel_sources, moe, mul_mat, reduce, rows};
+use super::{attn, chunk, elementwise, heads, kernel_sources, moe, mul_mat, reduce, rows};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
@@ -16,6 +16,7 @@ pub fn all() -> Vec<Case> {
         moe::cases(),
         mul_mat::cases(),
         attn::cases(),
+        chunk::cases(),
     ]
     .into_iter()
     .flatten()

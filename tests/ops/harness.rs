@@ -119,6 +119,8 @@ pub fn live(b: &mut Builder<'_>, id: TensorId, dim: usize) -> TensorId {
 /// How a graph is run.
 pub struct Setup {
     pub width: usize,
+    /// Sequences that may share the batch.
+    pub n_seqs: usize,
     pub exact: bool,
     pub inputs: Vec<(Input, Vec<i32>)>,
     pub counts: Vec<(Count, usize)>,
@@ -130,6 +132,7 @@ impl Default for Setup {
     fn default() -> Self {
         Setup {
             width: 1,
+            n_seqs: 1,
             exact: true,
             inputs: Vec::new(),
             counts: Vec::new(),
