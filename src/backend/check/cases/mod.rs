@@ -1,6 +1,7 @@
 //! All cases, and the few that launch every kernel.
 
 mod attn;
+mod chunk;
 mod delta;
 mod elementwise;
 mod heads;
@@ -31,6 +32,7 @@ pub fn all() -> Vec<Case> {
         delta::cases(),
         ssm_conv::cases(),
         ssm_scan::cases(),
+        chunk::cases(),
     ]
     .into_iter()
     .flatten()

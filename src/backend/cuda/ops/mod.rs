@@ -11,6 +11,7 @@ mod mul_mat;
 mod norm;
 mod reduce;
 mod rows;
+mod ssm_chunk;
 mod ssm_conv;
 mod ssm_scan;
 

@@ -1,7 +1,8 @@
-//! SSM_SCAN: token by token.
+//! SSM_SCAN: token by token, unless chunks are quicker.
 
 use super::super::kernel::{Answer, Arg, Kernel, Node};
 use super::grids::{MOST_BLOCKS_YZ, WARP};
+use super::ssm_chunk;
 use crate::graph::SsmScan;
 
 /// Shared memory holds floats.
@@ -12,7 +13,7 @@ const GROUP: usize = 4;
 
 pub fn ssm_scan(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
     match node.src[3].ne[0] {
-        1 => heads(node, params),
+        1 => ssm_chunk::chunked(node, params).or_else(|| heads(node, params)),
         _ => channels(node, params),
     }
 }

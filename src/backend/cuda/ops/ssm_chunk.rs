@@ -1,0 +1,239 @@
+//! SSM_SCAN with one decay a head for many tokens: products over chunks
+//! (`cuda-kernels/ssm_chunk.cu`).
+
+use super::super::kernel::{Answer, Arg, Kernel, Node};
+use super::grids::WARP;
+use crate::graph::SsmScan;
+
+/// Tokens of a chunk, as in `ssm_chunk.cuh`.
+const CHUNK: usize = 64;
+const THREADS: u32 = 128;
+/// Warps of a block of `ssm_chunk_prepare`.
+const PREPARE_WARPS: usize = 8;
+/// Blocks that run at once: two on each of an H200's 132 multiprocessors. Other GPUs only
+/// get other tails.
+const BLOCKS: usize = 2 * 132;
+/// Most pieces of a sequence: each reads the states at the end of all before it.
+const MOST_PIECES: usize = 8;
+/// Fewer tokens for each sequence than this are quicker one by one: three launches and the
+/// fill of one chunk cost some 12 us, a token of the sequential kernel 0.1 to 0.3.
+const FEWEST_TOKENS: usize = 96;
+/// More scratch memory than this is not asked for; 4,096 tokens of 8 groups take 28 MB.
+const MOST_SCRATCH_BYTES: usize = 1 << 30;
+/// Offsets in scratch memory.
+const ALIGN_BYTES: usize = 256;
+
+/// How a kernel is built: its name, the state's width and the columns of a head that a
+/// block takes.
+struct Kind {
+    name: &'static str,
+    width: usize,
+    columns: usize,
+}
+
+impl Kind {
+    fn of(d_state: usize, head_dim: usize) -> Option<Kind> {
+        // What is below is mostly padding; tiles are of 16.
+        if d_state < 32 || head_dim < 32 || d_state % 16 != 0 || head_dim % 16 != 0 {
+            return None;
+        }
+        let (name, width, columns) = match (d_state, head_dim) {
+            (..=64, _) => ("64", 64, 64),
+            (..=128, 80) => ("128x80", 128, 80),
+            (..=128, _) => ("128", 128, 64),
+            (..=256, _) => ("256", 256, 32),
+            _ => return None,
+        };
+        Some(Kind {
+            name,
+            width,
+            columns,
+        })
+    }
+
+    /// Bytes of `Shared` with B alone (1) or B and C (2), in the order of its fields.
+    fn shared_bytes(&self, matrices: usize) -> usize {
+        let stages = if self.width <= 128 { 2 } else { 1 };
+        let x = CHUNK * (self.columns + 8);
+        let h = match matrices {
+            1 => 0,
+            _ => self.columns * (self.width + 8),
+        };
+        let halves = stages * matrices * CHUNK * self.width + x + 4 * CHUNK + h;
+        2 * halves + 4 * (4 * CHUNK + 4)
+    }
+}
+
+/// Places in scratch memory, one after the other.
+#[derive(Default)]
+struct Scratch {
+    bytes: usize,
+}
+
+impl Scratch {
+    fn take(&mut self, values: usize, value_bytes: usize) -> Arg {
+        let offset_bytes = self.bytes;
+        self.bytes += (values * value_bytes).next_multiple_of(ALIGN_BYTES);
+        Arg::Scratch { offset_bytes }
+    }
+}
+
+/// The launches of SSM_SCAN in chunks; `None` where the sequential kernel is quicker,
+/// exact, or the only one.
+pub fn chunked(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
+    let [d_state, head_dim, n_head, _] = node.src[0].ne;
+    let (n, n_seqs, n_group) = (node.src[1].ne[2], node.src[6].ne[0], node.src[4].ne[1]);
+    let kind = Kind::of(d_state, head_dim)?;
+    if node.exact || node.src[3].ne[0] != 1 || n < FEWEST_TOKENS * n_seqs {
+        return None;
+    }
+    let shares = n_head * head_dim.div_ceil(kind.columns);
+    // Of one sequence; shorter ones have fewer, down to one each.
+    let (chunks, pieces) = (n.div_ceil(CHUNK), BLOCKS / shares);
+    let piece_chunks = chunks.div_ceil(pieces.clamp(1, MOST_PIECES));
+    let piece_tokens = CHUNK * piece_chunks;
+    // All sequences but one begin a piece, and a chunk, that is not full.
+    let all_chunks = (n - n_seqs) / CHUNK + n_seqs;
+    let all_pieces = (n - n_seqs) / piece_tokens + n_seqs;
+    // Sequences of several pieces have less than twice as many as they fill.
+    let kept = all_pieces.min(2 * n / piece_tokens);
+
+    let mut scratch = Scratch::default();
+    let rows = all_chunks * n_group * 2 * CHUNK;
+    let bc = scratch.take(rows * kind.width, 2);
+    let scales = scratch.take(rows, 4);
+    let steps = scratch.take(all_chunks * n_head * 2 * CHUNK, 4);
+    let local = scratch.take(kept * shares * kind.columns * kind.width, 4);
+    let decays = scratch.take(kept * n_head, 4);
+    let jobs = all_chunks * (CHUNK * n_group + n_head);
+    let most = jobs.max(all_pieces * shares);
+    if scratch.bytes > MOST_SCRATCH_BYTES || most > i32::MAX as usize {
+        return None;
+    }
+
+    let optional = |at: Option<usize>| at.map_or(Arg::NoView, Arg::Src);
+    let threads = (PREPARE_WARPS * WARP) as u32;
+    let grid = [jobs.div_ceil(PREPARE_WARPS), 1, 1];
+    let prepare = Kernel::new("ssm_chunk_prepare", grid, threads)
+        .args([4, 5, 2, 3].map(Arg::Src))
+        .args([optional(params.dt_bias_at()), Arg::Src(6), Arg::Src(7)])
+        .args([bc.clone(), scales.clone(), steps.clone()])
+        .args([Arg::I32(kind.width as i32)]);
+    let pass = |name: &str, matrices: usize| {
+        let entry = format!("ssm_chunk_{name}_{}", kind.name);
+        let numbers = [n_group, piece_chunks].map(|n| Arg::I32(n as i32));
+        Kernel::new(entry, [all_pieces * shares, 1, 1], THREADS)
+            .shared(kind.shared_bytes(matrices))
+            .args([0, 1, 6, 7].map(Arg::Src))
+            .args([&bc, &scales, &steps, &local, &decays].map(Arg::clone))
+            .args(numbers)
+    };
+    let mut kernels = vec![prepare];
+    // One piece that holds all tokens needs no state of another.
+    if piece_tokens < n {
+        kernels.push(pass("local", 1));
+    }
+    let last = [
+        Arg::Dst,
+        optional(params.skip_at()),
+        optional(params.gate_at()),
+    ];
+    kernels.push(pass("scan", 2).args(last));
+    Some(Answer {
+        kernels,
+        scratch_bytes: scratch.bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::tensor;
+    use super::*;
+    use crate::graph::{Op, Tensor};
+
+    /// The answer for a state `[d_state, head_dim, n_head]`, groups, tokens, sequences.
+    fn answer(state: [usize; 3], n_group: usize, n: usize, n_seqs: usize) -> Option<Answer> {
+        let [d_state, head_dim, n_head] = state;
+        let x = tensor([head_dim, n_head, n, 1]);
+        let operands: Vec<Tensor> = vec![
+            tensor([d_state, head_dim, n_head, n_seqs]),
+            x.clone(),
+            tensor([n_head, n, 1, 1]),
+            tensor([1, n_head, 1, 1]),
+            tensor([d_state, n_group, n, 1]),
+            tensor([d_state, n_group, n, 1]),
+            tensor([n_seqs, 1, 1, 1]),
+            tensor([n_seqs + 1, 1, 1, 1]),
+        ];
+        let params = SsmScan::default();
+        let node = Node {
+            op: Op::SsmScan(params),
+            dst: &x,
+            src: operands.iter().collect(),
+            exact: false,
+        };
+        chunked(&node, &params)
+    }
+
+    #[test]
+    fn shared_memory_is_what_every_gpu_has() {
+        for (d_state, head_dim) in [(64, 64), (128, 64), (128, 80), (128, 128), (256, 64)] {
+            let kind = Kind::of(d_state, head_dim).expect("a kind");
+            assert!(kind.shared_bytes(2) <= 99 << 10, "{}", kind.name);
+            assert!(kind.shared_bytes(1) < kind.shared_bytes(2));
+        }
+    }
+
+    #[test]
+    fn long_prompts_fill_the_gpu() {
+        for (state, n_group, n) in [
+            ([128, 64, 64], 8, 4096),
+            ([128, 64, 80], 1, 4096),
+            ([128, 64, 48], 1, 512),
+            ([128, 80, 128], 1, 512),
+        ] {
+            let answer = answer(state, n_group, n, 1).expect("in chunks");
+            assert_eq!(answer.kernels.len(), 3);
+            let blocks = answer.kernels[2].grid[0] as usize;
+            assert!((BLOCKS / 2..=BLOCKS).contains(&blocks), "{blocks}");
+            assert!(answer.scratch_bytes < 48 << 20, "{}", answer.scratch_bytes);
+        }
+    }
+
+    #[test]
+    fn grids_hold_the_pieces_of_any_lengths() {
+        for (n, n_seqs) in [(96, 1), (512, 1), (512, 5), (4096, 16), (4096, 42)] {
+            let answer = answer([128, 64, 8], 1, n, n_seqs).expect("in chunks");
+            let scan = answer.kernels.last().expect("a launch");
+            let Some(Arg::I32(piece_chunks)) = scan.args.get(10) else {
+                panic!("chunks of a piece");
+            };
+            let piece = CHUNK * *piece_chunks as usize;
+            // One long sequence and short ones; all equal, and one token more than full.
+            let even = vec![n / n_seqs; n_seqs];
+            let mut long = vec![1; n_seqs];
+            long[0] = n - n_seqs + 1;
+            let over = vec![(n / n_seqs - 1) / CHUNK * CHUNK + 1; n_seqs];
+            for lengths in [even, long, over] {
+                let cut = |by: usize| lengths.iter().map(|l| l.div_ceil(by)).sum::<usize>();
+                assert!(cut(piece) * 8 <= scan.grid[0] as usize, "{n} {n_seqs}");
+                let jobs = cut(CHUNK) * (CHUNK + 8);
+                assert!(jobs <= answer.kernels[0].grid[0] as usize * PREPARE_WARPS);
+                let several = lengths.iter().map(|l| l.div_ceil(piece));
+                let kept: usize = several.filter(|&pieces| pieces > 1).sum();
+                assert!(kept * 8 * 64 * 128 * 4 <= answer.scratch_bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn the_rest_is_sequential() {
+        assert!(answer([128, 64, 48], 1, 64, 1).is_none());
+        assert!(answer([128, 64, 48], 1, 512, 16).is_none());
+        assert!(answer([100, 64, 48], 1, 512, 1).is_none());
+        assert!(answer([512, 64, 48], 1, 512, 1).is_none());
+        assert!(answer([16, 64, 48], 1, 512, 1).is_none());
+        assert!(answer([128, 20, 48], 1, 512, 1).is_none());
+        assert!(answer([256, 128, 1 << 20], 1 << 20, 4096, 1).is_none());
+    }
+}
