@@ -1,5 +1,7 @@
 //! Pieces that architectures share: embedding, attention, feed-forward, head.
 
+pub mod delta_net;
+
 use super::{CacheShape, Hparams};
 use crate::error::Result;
 use crate::graph::op::AttnShape;
@@ -47,6 +49,9 @@ pub struct Attention {
     pub temperature: Option<(f32, u32)>,
     /// RMS norm over each head of Q and K.
     pub qk_norm: bool,
+    /// `attn_q` gives Q, then a gate of each head; the heads' output is multiplied by
+    /// the gate's sigmoid.
+    pub output_gate: bool,
 }
 
 impl Attention {
@@ -59,6 +64,7 @@ impl Attention {
             softcap: None,
             temperature: None,
             qk_norm: false,
+            output_gate: false,
         }
     }
 }
@@ -91,6 +97,26 @@ fn project_qkv(g: &mut Builder<'_>, hp: &Hparams, il: usize, x: TensorId) -> Res
     Ok([part(n_q)?, part(n_k)?, part(n_v)?])
 }
 
+/// Q `[head_dim, n_head, n]` and the gate's sigmoid `[head_dim * n_head, n]`, from
+/// `attn_q` which has both of each head side by side; then K and V.
+fn project_gated(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    il: usize,
+    x: TensorId,
+) -> Result<([TensorId; 3], TensorId)> {
+    let (n, hd, n_head) = (g.graph.get(x).ne[1], hp.head_dim_k, hp.n_head[il]);
+    let both = linear(g, x, &format!("blk.{il}.attn_q"), 2 * hd * n_head)?;
+    let both = g.split_rows(both, [2 * hd, n_head])?;
+    let q = g.slice(both, 0, 0, hd)?;
+    let gate = g.slice(both, 0, hd, hd)?;
+    let gate = g.unary(UnaryKind::Sigmoid, gate)?;
+    let gate = g.reshape(gate, &[hd * n_head, n])?;
+    let k = linear(g, x, &format!("blk.{il}.attn_k"), hp.n_embd_k(il))?;
+    let v = linear(g, x, &format!("blk.{il}.attn_v"), hp.n_embd_v(il))?;
+    Ok(([q, k, v], gate))
+}
+
 /// Self-attention of layer `il` over its cache; gives the output projection.
 pub fn attention(
     g: &mut Builder<'_>,
@@ -102,9 +128,16 @@ pub fn attention(
 ) -> Result<TensorId> {
     let n = g.width.n_tokens;
     let (hd, n_head, n_head_kv) = (hp.head_dim_k, hp.n_head[il], hp.n_head_kv[il]);
-    let [q, k, v] = project_qkv(g, hp, il, x)?;
+    let ([q, k, v], gate) = match spec.output_gate {
+        true => project_gated(g, hp, il, x).map(|(qkv, gate)| (qkv, Some(gate)))?,
+        false => (project_qkv(g, hp, il, x)?, None),
+    };
     let turn = |g: &mut Builder<'_>, x, n_head, norm: &str| -> Result<TensorId> {
-        let mut x = g.reshape(x, &[hd, n_head, n])?;
+        let mut x = x;
+        // Beside a gate, heads are apart already.
+        if g.graph.get(x).ne != [hd, n_head, n, 1] {
+            x = g.reshape(x, &[hd, n_head, n])?;
+        }
         if spec.qk_norm {
             x = rms_norm(g, x, &format!("blk.{il}.{norm}.weight"), hp.norm_eps)?;
         }
@@ -154,7 +187,10 @@ pub fn attention(
         n_head,
         n_head_kv,
     };
-    let out = g.attn(params, shape, q, k, v)?;
+    let mut out = g.attn(params, shape, q, k, v)?;
+    if let Some(gate) = gate {
+        out = g.mul(out, gate)?;
+    }
     let out = g.name(out, "attn", Some(il));
     let out = linear(g, out, &format!("blk.{il}.attn_output"), hp.n_embd)?;
     Ok(g.name(out, "attn_out", Some(il)))
@@ -187,7 +223,8 @@ pub fn ffn(
 }
 
 /// Mixture of experts: softmax over all, the best `n_expert_used`, their
-/// weights scaled to sum 1 (`norm_weights`), SwiGLU in each.
+/// weights scaled to sum 1 (`norm_weights`), SwiGLU in each. Gate and up may be one
+/// tensor, `ffn_gate_up_exps`.
 pub fn moe(
     g: &mut Builder<'_>,
     hp: &Hparams,
@@ -205,12 +242,41 @@ pub fn moe(
         let w = g.weight(&format!("blk.{il}.{name}.weight"), &[k, m, n_expert])?;
         g.op(Op::MulMatId, &[w, x, ids])
     };
-    let gate = experts(g, "ffn_gate_exps", x, hp.n_embd, n_ff)?;
-    let up = experts(g, "ffn_up_exps", x, hp.n_embd, n_ff)?;
-    let h = g.glu(GluKind::Swiglu, gate, up)?;
+    let both = format!("blk.{il}.ffn_gate_up_exps.weight");
+    let both = g.weight_opt(&both, &[hp.n_embd, 2 * n_ff, n_expert])?;
+    let h = match both {
+        Some(both) => {
+            let both = g.op(Op::MulMatId, &[both, x, ids])?;
+            g.op(Op::Glu(GluKind::Swiglu), &[both])?
+        }
+        None => {
+            let gate = experts(g, "ffn_gate_exps", x, hp.n_embd, n_ff)?;
+            let up = experts(g, "ffn_up_exps", x, hp.n_embd, n_ff)?;
+            g.glu(GluKind::Swiglu, gate, up)?
+        }
+    };
     let y = experts(g, "ffn_down_exps", h, n_ff, hp.n_embd)?;
     let out = g.op(Op::MoeSum, &[y, weights])?;
     Ok(g.name(out, "ffn_moe_out", Some(il)))
+}
+
+/// An expert of `n_ff` that all tokens share, times the sigmoid of its own gate.
+pub fn shared_expert(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    il: usize,
+    x: TensorId,
+    n_ff: usize,
+) -> Result<TensorId> {
+    let name = |part: &str| format!("blk.{il}.ffn_{part}_shexp");
+    let gate = linear(g, x, &name("gate"), n_ff)?;
+    let up = linear(g, x, &name("up"), n_ff)?;
+    let h = g.glu(GluKind::Swiglu, gate, up)?;
+    let y = linear(g, h, &name("down"), hp.n_embd)?;
+    let share = linear(g, x, &name("gate_inp"), 1)?;
+    let share = g.unary(UnaryKind::Sigmoid, share)?;
+    let y = g.mul(y, share)?;
+    Ok(g.name(y, "ffn_shexp", Some(il)))
 }
 
 /// The rows whose logits are wanted; everything after the last layer's
@@ -242,7 +308,19 @@ pub fn pre_norm_layer(
         x = select_outputs(g, x)?;
     }
     let x = g.add(a, x)?;
-    let h = rms_norm(g, x, &format!("blk.{il}.ffn_norm.weight"), hp.norm_eps)?;
+    add_ffn(g, hp, il, x, "ffn_norm", ffn)
+}
+
+/// The second half of a pre-norm layer: `x + ffn(norm(x))`, `norm` naming the weight.
+pub fn add_ffn(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    il: usize,
+    x: TensorId,
+    norm: &str,
+    ffn: Ffn<'_>,
+) -> Result<TensorId> {
+    let h = rms_norm(g, x, &format!("blk.{il}.{norm}.weight"), hp.norm_eps)?;
     let h = g.name(h, "ffn_norm", Some(il));
     let f = ffn(g, il, h)?;
     let x = g.add(f, x)?;

@@ -11,7 +11,9 @@ mod mistral3;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod qwen3moe;
+mod qwen3next;
 mod smollm3;
 
 pub use hparams::{Hparams, Recurrent, RopeOverrides, RopeScaling};
@@ -83,6 +85,8 @@ pub const REGISTRY: &[(&str, Read)] = &[
     ("qwen2", qwen2::read),
     ("qwen3", qwen3::read),
     ("qwen3moe", qwen3moe::read),
+    ("qwen3next", qwen3next::read),
+    ("qwen35", qwen35::read),
     ("gemma2", gemma2::read),
     ("gemma3", gemma3::read),
     ("phi3", phi3::read),
