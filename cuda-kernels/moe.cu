@@ -8,7 +8,7 @@
 //                  -> dst[m, n] = sum of weights[u] * y[u] in rising u, plus b; f32,
 //                  grid and `lanes` as in map.cuh
 //
-// Sums run in the order of SOFT_MAX and SUM_ROWS by one warp: same bits, same ids.
+// Sums run in the order of SOFT_MAX and SUM_ROWS of such rows: same bits, same ids.
 #include "row_group.cuh"
 #include "top_k.cuh"
 

@@ -3,12 +3,18 @@
 #pragma once
 #include "common.cuh"
 
-__device__ __forceinline__ uint64_t rank_key(float x, int index) {
-    // The sign bit turned so that bits compare as values do; + 0 makes -0 equal 0.
+// The sign bit turned so that bits compare as values do; + 0 makes -0 equal 0. Only NaN
+// gives 0.
+__device__ __forceinline__ uint32_t rank_value(float x) {
     const uint32_t bits = __float_as_uint(x + 0.f);
-    const uint32_t value = x != x ? 0u : bits >> 31 ? ~bits : bits | 0x80000000u;
+    return x != x ? 0u : bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ uint64_t ranked(uint32_t value, int index) {
     return (uint64_t)value << 32 | (0xffffffffu - (uint32_t)index);
 }
+
+__device__ __forceinline__ uint64_t rank_key(float x, int index) { return ranked(rank_value(x), index); }
 
 __device__ __forceinline__ int index_of(uint64_t key) { return (int)(0xffffffffu - (uint32_t)key); }
 

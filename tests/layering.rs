@@ -58,6 +58,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "backend/cuda/",
     "backend/cpu/pool.rs",
     "backend/cpu/buffer.rs",
+    "backend/cpu/view.rs",
     "backend/cpu/simd.rs",
     "backend/cpu/simd_",
     "backend/cpu/matmul/",

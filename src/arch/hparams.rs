@@ -1,4 +1,4 @@
-//! Hyperparameters that every transformer here has, read from its own keys.
+//! Hyperparameters that models share, read from their own keys.
 
 use super::keys::Keys;
 use crate::error::{Error, Result};
@@ -7,9 +7,9 @@ use crate::graph::{Catalog, RopeMode, RopeParams};
 /// Bounds that no model comes near; they keep products of sizes far from
 /// overflow and allocations bounded.
 const MOST_LAYERS: usize = 4096;
-const MOST_WIDTH: usize = 1 << 20;
-const MOST_HEADS: usize = 4096;
-const MOST_EXPERTS: usize = 4096;
+pub const MOST_WIDTH: usize = 1 << 20;
+pub const MOST_HEADS: usize = 4096;
+pub const MOST_EXPERTS: usize = 4096;
 const MOST_CONTEXT: usize = 1 << 30;
 
 /// Sizes and constants of a model.
@@ -95,23 +95,58 @@ impl Hparams {
         mode: RopeMode,
         user: &RopeOverrides,
     ) -> Result<Hparams> {
-        let n_embd = keys.size("embedding_length", MOST_WIDTH)?;
+        let heads = Heads::read(keys)?;
+        heads.check(keys, false)?;
+        Self::read_rest(keys, catalog, mode, user, heads)
+    }
+
+    /// As [`Hparams::read`], of a model that has layers without attention: 0 KV heads.
+    pub fn read_hybrid(
+        keys: &Keys<'_>,
+        catalog: &dyn Catalog,
+        mode: RopeMode,
+        user: &RopeOverrides,
+    ) -> Result<Hparams> {
+        let heads = Heads::read(keys)?;
+        heads.check(keys, true)?;
+        Self::read_rest(keys, catalog, mode, user, heads)
+    }
+
+    /// As [`Hparams::read`], of a model without attention, whose layers keep `state`.
+    pub fn read_recurrent(
+        keys: &Keys<'_>,
+        catalog: &dyn Catalog,
+        user: &RopeOverrides,
+        state: Recurrent,
+    ) -> Result<Hparams> {
         let n_layer = keys.size("block_count", MOST_LAYERS)?;
-        let per_layer = |key, most| keys.per_layer(key, n_layer, most);
-        let n_head = per_layer("attention.head_count", MOST_HEADS)?
-            .ok_or_else(|| keys.missing("attention.head_count"))?;
-        let n_head_kv =
-            per_layer("attention.head_count_kv", MOST_HEADS)?.unwrap_or_else(|| n_head.clone());
-        for (&h, &kv) in n_head.iter().zip(&n_head_kv) {
-            if h == 0 || kv == 0 || h % kv != 0 {
-                return Err(Error::file(
-                    keys.meta.path(),
-                    format!("{h} heads cannot share {kv} KV heads"),
-                    "the file is damaged; fetch it again",
-                ));
-            }
-        }
-        let head_dim = keys.size_or("attention.key_length", MOST_WIDTH, n_embd / n_head[0])?;
+        // What a file says of heads means nothing.
+        let heads = Heads {
+            n_head: vec![0; n_layer],
+            n_head_kv: vec![0; n_layer],
+        };
+        let mut hp = Self::read_rest(keys, catalog, RopeMode::Norm, user, heads)?;
+        hp.set_recurrent(state, |_, _| true);
+        Ok(hp)
+    }
+
+    /// Layers for which `keeps` holds carry `state` from token to token.
+    pub fn set_recurrent(&mut self, state: Recurrent, keeps: fn(&Hparams, usize) -> bool) {
+        let layers = 0..self.n_layer;
+        self.recurrent = layers.map(|il| keeps(self, il).then_some(state)).collect();
+    }
+
+    fn read_rest(
+        keys: &Keys<'_>,
+        catalog: &dyn Catalog,
+        mode: RopeMode,
+        user: &RopeOverrides,
+        Heads { n_head, n_head_kv }: Heads,
+    ) -> Result<Hparams> {
+        let n_embd = keys.size("embedding_length", MOST_WIDTH)?;
+        let n_layer = n_head.len();
+        let first = n_head.iter().find(|&&n| n > 0).unwrap_or(&1);
+        let head_dim = keys.size_or("attention.key_length", MOST_WIDTH, n_embd / first)?;
         let n_ctx_train = keys.size("context_length", MOST_CONTEXT)?;
         let embd = catalog
             .weight("token_embd.weight")
@@ -132,7 +167,9 @@ impl Hparams {
             n_ctx_train,
             head_dim_k: head_dim,
             head_dim_v: keys.size_or("attention.value_length", MOST_WIDTH, head_dim)?,
-            n_ff: per_layer("feed_forward_length", MOST_WIDTH)?.unwrap_or(vec![0; n_layer]),
+            n_ff: keys
+                .per_layer("feed_forward_length", n_layer, MOST_WIDTH)?
+                .unwrap_or(vec![0; n_layer]),
             n_expert,
             n_expert_used,
             n_ff_expert: keys.size_or("expert_feed_forward_length", MOST_WIDTH, 0)?,
@@ -177,6 +214,38 @@ impl Hparams {
     /// Values of a V row of a layer.
     pub fn n_embd_v(&self, il: usize) -> usize {
         self.head_dim_v * self.n_head_kv[il]
+    }
+}
+
+/// Heads by layer.
+struct Heads {
+    n_head: Vec<usize>,
+    n_head_kv: Vec<usize>,
+}
+
+impl Heads {
+    fn read(keys: &Keys<'_>) -> Result<Heads> {
+        let n_layer = keys.size("block_count", MOST_LAYERS)?;
+        let per_layer = |key| keys.per_layer(key, n_layer, MOST_HEADS);
+        let n_head = per_layer("attention.head_count")?
+            .ok_or_else(|| keys.missing("attention.head_count"))?;
+        let n_head_kv = per_layer("attention.head_count_kv")?.unwrap_or_else(|| n_head.clone());
+        Ok(Heads { n_head, n_head_kv })
+    }
+
+    /// `may_lack`: layers without attention have 0 KV heads.
+    fn check(&self, keys: &Keys<'_>, may_lack: bool) -> Result<()> {
+        for (&h, &kv) in self.n_head.iter().zip(&self.n_head_kv) {
+            let lacks = may_lack && kv == 0;
+            if !lacks && (h == 0 || kv == 0 || h % kv != 0) {
+                return Err(Error::file(
+                    keys.meta.path(),
+                    format!("{h} heads cannot share {kv} KV heads"),
+                    "the file is damaged; fetch it again",
+                ));
+            }
+        }
+        Ok(())
     }
 }
 

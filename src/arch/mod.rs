@@ -2,12 +2,19 @@
 //! row in [`REGISTRY`].
 
 pub mod blocks;
+mod falcon_h1;
 mod gemma2;
 mod gemma3;
+mod granitehybrid;
 pub mod hparams;
+mod jamba;
 pub mod keys;
 mod llama;
+mod mamba;
+mod mamba2;
 mod mistral3;
+mod nemotron_h;
+mod nemotron_h_moe;
 mod phi3;
 mod qwen2;
 mod qwen3;
@@ -91,6 +98,13 @@ pub const REGISTRY: &[(&str, Read)] = &[
     ("gemma3", gemma3::read),
     ("phi3", phi3::read),
     ("smollm3", smollm3::read),
+    ("mamba", mamba::read),
+    ("mamba2", mamba2::read),
+    ("jamba", jamba::read),
+    ("falcon-h1", falcon_h1::read),
+    ("granitehybrid", granitehybrid::read),
+    ("nemotron_h", nemotron_h::read),
+    ("nemotron_h_moe", nemotron_h_moe::read),
 ];
 
 /// The architecture of a file.

@@ -8,7 +8,7 @@ use crate::graph::{Builder, Catalog, GluKind, RopeMode, TensorId};
 
 pub fn read(keys: &Keys<'_>, catalog: &dyn Catalog, user: &RopeOverrides) -> Result<Box<dyn Arch>> {
     // Sections of RoPE do not matter: text has the same position in all.
-    let mut hp = Hparams::read(keys, catalog, RopeMode::Neox, user)?;
+    let mut hp = Hparams::read_hybrid(keys, catalog, RopeMode::Neox, user)?;
     delta_net::read(keys, &mut hp)?;
     Ok(Box::new(Plain { hp, graph }))
 }

@@ -3,11 +3,10 @@
 
 use super::blocks::delta_net::{self, Heads, Projected};
 use super::blocks::{self, linear};
+use super::hparams::MOST_WIDTH;
 use super::{Arch, CacheShape, Hparams, Keys, Recurrent, RopeOverrides};
 use crate::error::Result;
 use crate::graph::{Builder, Catalog, RopeMode, TensorId};
-
-const MOST_WIDTH: usize = 1 << 20;
 
 struct Qwen3Next {
     hp: Hparams,
@@ -15,7 +14,7 @@ struct Qwen3Next {
 }
 
 pub fn read(keys: &Keys<'_>, catalog: &dyn Catalog, user: &RopeOverrides) -> Result<Box<dyn Arch>> {
-    let mut hp = Hparams::read(keys, catalog, RopeMode::Neox, user)?;
+    let mut hp = Hparams::read_hybrid(keys, catalog, RopeMode::Neox, user)?;
     delta_net::read(keys, &mut hp)?;
     let key = "expert_shared_feed_forward_length";
     let n_ff_shared = keys.size_or(key, MOST_WIDTH, hp.n_ff_expert)?;
@@ -39,7 +38,7 @@ impl Arch for Qwen3Next {
             },
             &|g, il, h| {
                 let experts = blocks::moe(g, hp, il, h, hp.n_ff_expert, true)?;
-                let shared = blocks::shared_expert(g, hp, il, h, self.n_ff_shared)?;
+                let shared = blocks::gated_shared_expert(g, hp, il, h, self.n_ff_shared)?;
                 g.add(experts, shared)
             },
         )

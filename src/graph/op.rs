@@ -157,6 +157,8 @@ pub enum Op {
     SumRows,
     /// `[k, ..] -> [1, ..]`.
     Mean,
+    /// `[..] -> [1]`: all live values.
+    Sum,
     /// Running sum over `ne[0]`.
     Cumsum,
     /// `x [k, ..] -> x / max(sqrt(sum(x^2)), eps)`.
@@ -288,6 +290,7 @@ impl Op {
             Op::Cpy { .. } => "CPY",
             Op::SumRows => "SUM_ROWS",
             Op::Mean => "MEAN",
+            Op::Sum => "SUM",
             Op::Cumsum => "CUMSUM",
             Op::L2Norm { .. } => "L2_NORM",
             Op::SsmConv(_) => "SSM_CONV",
@@ -343,6 +346,7 @@ impl Op {
             | Op::Cpy { .. }
             | Op::SumRows
             | Op::Mean
+            | Op::Sum
             | Op::Cumsum
             | Op::L2Norm { .. } => 1..=1,
         }

@@ -91,7 +91,7 @@ impl Op {
             Op::Argmax => (is_f32(a) && a.ne[2..] == [1, 1]).then(|| Shape {
                 dtype: DType::I32,
                 ne: [a.ne[1], 1, 1, 1],
-                live: moved(a.live, 0),
+                live: moved(a.live.filter(|l| l.dim == 1), 0),
             }),
             Op::TopK { count } => (is_f32(a) && (1..=a.ne[0]).contains(count))
                 .then(|| int_rows(a, [*count, a.ne[1], a.ne[2], a.ne[3]])),
@@ -110,9 +110,16 @@ impl Op {
                 ne: a.ne,
                 live: a.live,
             }),
-            Op::SumRows | Op::Mean => {
-                is_f32(a).then(|| f32_like(a, [1, a.ne[1], a.ne[2], a.ne[3]]))
-            }
+            Op::SumRows | Op::Mean => is_f32(a).then(|| Shape {
+                dtype: DType::F32,
+                ne: [1, a.ne[1], a.ne[2], a.ne[3]],
+                live: a.live.filter(|l| l.dim > 0),
+            }),
+            Op::Sum => is_f32(a).then_some(Shape {
+                dtype: DType::F32,
+                ne: [1; 4],
+                live: None,
+            }),
             Op::Norm { .. }
             | Op::Unary(_)
             | Op::Scale { .. }

@@ -80,6 +80,7 @@ fn shape_rules_refuse_wrong_operands() {
         Op::Cpy { dtype: F16 },
         Op::SumRows,
         Op::Mean,
+        Op::Sum,
         Op::Cumsum,
         Op::Glu(GluKind::Swiglu),
         Op::QuantizeQ8 { words: 1 },

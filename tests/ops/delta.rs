@@ -89,7 +89,9 @@ impl Shape {
 
     fn build(&self, b: &mut Builder<'_>, store: &Store) -> llama_rs::Result<TensorId> {
         let [qkv, g, beta] = ["qkv", "g", "beta"].map(|name| operand(b, store, name));
-        [qkv, g, beta].map(|x| live(b, x, 1));
+        for x in [qkv, g, beta] {
+            live(b, x, 1);
+        }
         let shape = [self.d_k, self.d_v, self.n_v_head, N_SLOTS];
         let mut src = vec![b.states(llama_rs::graph::CacheId(0), &shape)?];
         for (at, head_dim, n_head) in [

@@ -1,12 +1,12 @@
-//! ARGMAX, TOP_K, SUM_ROWS, MEAN, CUMSUM.
+//! ARGMAX, TOP_K, SUM_ROWS, MEAN, SUM, CUMSUM.
 
 use super::harness::*;
 use llama_rs::graph::Op;
 use std::sync::Arc;
 
 /// Odd sizes, both sides of 1,024 columns, a shape of four dimensions, and more
-/// than 65,535 rows.
-const SHAPES: [[usize; 4]; 8] = [
+/// than 65,535 rows; one, few and many rows of several blocks of 8192 values.
+const SHAPES: [[usize; 4]; 12] = [
     [1, 3, 1, 1],
     [31, 2, 1, 1],
     [33, 2, 1, 1],
@@ -15,6 +15,10 @@ const SHAPES: [[usize; 4]; 8] = [
     [255, 5, 4, 3],
     [1023, 4, 1, 1],
     [3, 70_000, 1, 1],
+    [8192, 2, 1, 1],
+    [8193, 1, 1, 1],
+    [100_003, 3, 1, 1],
+    [20_000, 50, 1, 1],
 ];
 
 fn of_x(
@@ -47,6 +51,20 @@ fn row_sums() {
         close(&what, &of_x(Op::Mean, &ne, &x, &setup), &means, |i| {
             1.001 * ROUNDING * means[i].abs()
         });
+    }
+}
+
+#[test]
+fn sums_of_everything() {
+    for ne in SHAPES {
+        // A mean apart from zero: else the sum is what its terms leave over.
+        let x = Random(45).units(ne.iter().product());
+        let x: Vec<f32> = x.iter().map(|v| v + 0.5).collect();
+        let sum: f64 = wide(&x).iter().sum();
+        // As above: one rounding.
+        let what = format!("SUM {ne:?}");
+        let got = of_x(Op::Sum, &ne, &x, &Setup::default());
+        close(&what, &got, &[sum], |_| 1.001 * ROUNDING * sum.abs());
     }
 }
 
@@ -98,6 +116,11 @@ fn reductions_of_views_with_dead_rows() {
     // As above: one rounding.
     close("SUM_ROWS", &of(Op::SumRows), &sums, |i| {
         1.001 * ROUNDING * sums[i].abs()
+    });
+    let sum: f64 = sums.iter().sum();
+    // Terms cancel, so that f64 too loses some; still far below a rounding to f32.
+    close("SUM", &of(Op::Sum), &[sum], |_| {
+        1.001 * ROUNDING * sum.abs()
     });
     let best: Vec<i32> = rows.iter().map(|r| ranked(r)[0]).collect();
     equal_ints("ARGMAX", &of(Op::Argmax), &best);
@@ -164,7 +187,7 @@ fn hard_rows(k: usize) -> Vec<(&'static str, Vec<f32>)> {
 
 #[test]
 fn argmax_of_hard_rows() {
-    for k in [1, 32, 100, 1024, 2000, 151_936] {
+    for k in [1, 32, 100, 1024, 2000, 8192, 8193, 151_936] {
         let rows = hard_rows(k);
         let x: Vec<f32> = rows.iter().flat_map(|(_, row)| row.clone()).collect();
         let want: Vec<i32> = rows.iter().map(|(_, row)| ranked(row)[0]).collect();
@@ -176,10 +199,12 @@ fn argmax_of_hard_rows() {
 #[test]
 fn argmax_of_a_very_long_row() {
     let k = 1_215_488;
-    let mut x = Random(59).units(k);
-    x[k - 1] = 1.5;
-    let got = of_x(Op::Argmax, &[k, 1], &x, &Setup::default());
-    equal_ints("ARGMAX, maximum last", &got, &[k as i32 - 1]);
+    for (at, tie) in [(k - 1, k - 1), (8191, 8192), (8192, k / 2), (0, 1)] {
+        let mut x = Random(59).units(k);
+        (x[at], x[tie]) = (1.5, 1.5);
+        let got = of_x(Op::Argmax, &[k, 1], &x, &Setup::default());
+        equal_ints("ARGMAX of one row", &got, &[at as i32]);
+    }
 }
 
 #[test]

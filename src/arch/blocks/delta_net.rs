@@ -1,42 +1,34 @@
 //! Models that mix gated delta nets (arXiv 2412.06464) with full attention: sizes, the
 //! delta net between its projections, and the layers.
 
-use super::{Attention, Ffn, add_ffn, attention, embed, head, linear, rms_norm, select_outputs};
+use super::ssm::{MOST_TAPS, conv, damaged, rows_of, size};
+use super::{Attention, PartOf, Residual, attention, embed, head, linear, residual, rms_norm};
+use crate::arch::hparams::{MOST_HEADS, MOST_WIDTH};
 use crate::arch::{CacheShape, Hparams, Keys, Recurrent};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::graph::recurrent::MOST_STATE;
 use crate::graph::{
-    Builder, CacheId, CacheKind, GatedDelta, GluKind, Input, Op, SsmConv, TensorId, UnaryKind,
+    Builder, CacheId, CacheKind, GatedDelta, GluKind, Input, Op, TensorId, UnaryKind,
 };
 
 /// Every fourth layer sees everything, unless the file says otherwise.
 const PERIOD: usize = 4;
-/// Bounds that no model comes near.
-const MOST_INNER: usize = 1 << 20;
-const MOST_HEADS: usize = 4096;
-const MOST_TAPS: usize = 64;
 
 /// Reads the sizes of the recurrent layers into `hp`.
 ///
 /// # Errors
-/// A key is missing, or heads do not share the widths evenly.
+/// A key is missing, or is no size that a model can have.
 pub fn read(keys: &Keys<'_>, hp: &mut Hparams) -> Result<()> {
-    let n_inner = keys.size("ssm.inner_size", MOST_INNER)?;
-    let n_v_head = keys.size("ssm.time_step_rank", MOST_HEADS)?;
-    let n_k_head = keys.size("ssm.group_count", MOST_HEADS)?;
-    let d_k = keys.size("ssm.state_size", MOST_STATE)?;
-    let d_conv = keys.size("ssm.conv_kernel", MOST_TAPS)?;
-    if n_inner % n_v_head != 0 || n_v_head % n_k_head != 0 || d_conv < 2 {
-        return Err(Error::file(
-            keys.meta.path(),
-            format!(
-                "{n_k_head} K and {n_v_head} V heads cannot share {n_inner} values over {d_conv} taps"
-            ),
-            "the file is damaged; fetch it again",
-        ));
+    let n_inner = size(keys, "ssm.inner_size", 1, MOST_WIDTH)?;
+    let n_v_head = size(keys, "ssm.time_step_rank", 1, MOST_HEADS)?;
+    let n_k_head = size(keys, "ssm.group_count", 1, MOST_HEADS)?;
+    let d_k = size(keys, "ssm.state_size", 1, MOST_STATE)?;
+    if !n_inner.is_multiple_of(n_v_head) || !n_v_head.is_multiple_of(n_k_head) {
+        let sizes = format!("{n_inner} values, {n_v_head} V heads and {n_k_head} K heads");
+        return Err(damaged(keys, format!("ssm: {sizes} do not divide")));
     }
     let recurrent = Recurrent {
-        d_conv,
+        d_conv: size(keys, "ssm.conv_kernel", 2, MOST_TAPS)?,
         n_channels: 2 * d_k * n_k_head + n_inner,
         d_state: d_k,
         head_dim: n_inner / n_v_head,
@@ -110,28 +102,13 @@ pub fn delta_net(
     let n = g.width.n_tokens;
     let heads = Heads::of(r);
     let name = |part: &str| format!("blk.{il}.{part}");
-    let ids = g.input(Input::StateSlots, 0);
-    let rows = g.input(Input::SeqRows, 0);
-    let kept = [r.n_channels, r.d_conv - 1, cache.n_slots];
-    let kept = g.states(CacheId::of(il, CacheKind::Conv), &kept)?;
-    let taps = g.weight(&name("ssm_conv1d.weight"), &[r.d_conv, r.n_channels])?;
-    let conv = Op::SsmConv(SsmConv::default());
-    let qkv = g.op(conv, &[x.qkv, taps, kept, ids, rows])?;
-    let qkv = g.unary(UnaryKind::Silu, qkv)?;
-    let qkv = g.name(qkv, "conv", Some(il));
-
-    let mut start = 0;
-    let mut part = |g: &mut Builder<'_>, head_dim: usize, n_head: usize| {
-        let part = g.slice(qkv, 0, start, head_dim * n_head)?;
-        start += head_dim * n_head;
-        g.split_rows(part, [head_dim, n_head])
-    };
+    let qkv = conv(g, r, cache, il, x.qkv)?;
     let unit = Op::L2Norm { eps: hp.norm_eps };
-    let q = part(g, heads.d_k, heads.n_k)?;
+    let q = rows_of(g, qkv, 0, [heads.d_k, heads.n_k])?;
     let q = g.op(unit, &[q])?;
-    let k = part(g, heads.d_k, heads.n_k)?;
+    let k = rows_of(g, qkv, heads.n_qk(), [heads.d_k, heads.n_k])?;
     let k = g.op(unit, &[k])?;
-    let v = part(g, heads.d_v, heads.n_v)?;
+    let v = rows_of(g, qkv, 2 * heads.n_qk(), [heads.d_v, heads.n_v])?;
 
     let beta = g.unary(UnaryKind::Sigmoid, x.beta)?;
     let bias = g.weight(&name("ssm_dt.bias"), &[heads.n_v])?;
@@ -142,6 +119,8 @@ pub fn delta_net(
 
     let state = [r.d_state, r.head_dim, r.n_head, cache.n_slots];
     let state = g.states(CacheId::of(il, CacheKind::State), &state)?;
+    let ids = g.input(Input::StateSlots, 0);
+    let rows = g.input(Input::SeqRows, 0);
     let op = Op::GatedDeltaNet(GatedDelta { tiled });
     let y = g.op(op, &[state, q, k, v, decay, beta, ids, rows])?;
     let y = g.name(y, "delta_net", Some(il));
@@ -176,7 +155,7 @@ pub fn graph(
     hp: &Hparams,
     cache: &CacheShape,
     mixer: Mixer<'_>,
-    ffn: Ffn<'_>,
+    ffn: PartOf<'_>,
 ) -> Result<TensorId> {
     let spec = Attention {
         qk_norm: true,
@@ -185,18 +164,20 @@ pub fn graph(
     };
     let mut x = embed(g, hp)?;
     for il in 0..hp.n_layer {
-        let h = rms_norm(g, x, &format!("blk.{il}.attn_norm.weight"), hp.norm_eps)?;
-        let h = g.name(h, "attn_norm", Some(il));
-        let mut y = match &hp.recurrent[il] {
-            Some(r) => mixer(g, il, r, h)?,
-            None => attention(g, hp, cache, il, h, &spec)?,
+        let around = |norm, select| Residual {
+            norm,
+            scale: None,
+            select,
         };
-        if il + 1 == hp.n_layer {
-            y = select_outputs(g, y)?;
-            x = select_outputs(g, x)?;
-        }
-        x = g.add(y, x)?;
-        x = add_ffn(g, hp, il, x, "post_attention_norm", ffn)?;
+        let mixer = |g: &mut Builder<'_>, h| match &hp.recurrent[il] {
+            Some(r) => mixer(g, il, r, h),
+            None => attention(g, hp, cache, il, h, &spec),
+        };
+        let last = il + 1 == hp.n_layer;
+        x = residual(g, hp, il, x, around("attn_norm", last), &mixer)?;
+        let ffn = |g: &mut Builder<'_>, h| ffn(g, il, h);
+        x = residual(g, hp, il, x, around("post_attention_norm", false), &ffn)?;
+        x = g.name(x, "l_out", Some(il));
     }
     head(g, hp, x, None)
 }

@@ -2,8 +2,8 @@
 //! running softmax (FlashAttention, arXiv 2205.14135), so that no score matrix
 //! and no mask tensor exists. The mask comes from positions and sequences.
 
-use super::buffer::View;
 use super::pool::Worker;
+use super::view::View;
 use super::{Ctx, Node, simd_f16, simd_math};
 use crate::graph::{AttnParams, op::AttnShape};
 use crate::quant::DType;

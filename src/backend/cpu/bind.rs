@@ -2,8 +2,9 @@
 //! enough for its shape.
 
 use super::Node;
-use super::buffer::{Buffer, View};
+use super::buffer::Buffer;
 use super::rope::RopeTable;
+use super::view::View;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Input, Op, Origin, Plan, RopeParams, Tensor, TensorId};
 use crate::quant::DType;

@@ -1,12 +1,13 @@
 //! Compiles a planned graph to a list of nodes bound to memory, and runs it.
 
 use super::bind::{Binder, Storage};
-use super::buffer::{Buffer, Counts, Scratch, View};
+use super::buffer::{Buffer, Scratch};
 use super::matmul::{ActKind, act_kind, q8_bytes};
 use super::pool::{Pool, Worker};
 use super::rope::RopeTable;
 use super::simd::Simd;
-use super::{Ctx, Node, attn, mul_mat, run_node, ssm};
+use super::view::{Counts, View};
+use super::{Ctx, Node, attn, mul_mat, reduce, run_node, ssm};
 use crate::backend::{Backend, Executable};
 use crate::error::{Error, Result};
 use crate::graph::fuse::{self, Rules};
@@ -138,7 +139,7 @@ impl Backend for CpuBackend {
             .n_threads();
         let scratch_bytes = nodes
             .iter()
-            .map(scratch_of)
+            .map(|node| scratch_of(node, n_threads))
             .max()
             .unwrap_or(0)
             .next_multiple_of(64);
@@ -160,8 +161,8 @@ impl Backend for CpuBackend {
     }
 }
 
-/// Scratch bytes a thread needs for a node.
-fn scratch_of(node: &Node) -> usize {
+/// Scratch bytes that each of `n_threads` needs for a node.
+fn scratch_of(node: &Node, n_threads: usize) -> usize {
     match node.op {
         Op::MulMat => mul_mat::kernel_scratch_bytes(&node.src[0], &node.src[1]),
         Op::MulMatId => {
@@ -171,6 +172,9 @@ fn scratch_of(node: &Node) -> usize {
         }
         Op::Attn(_, shape) => attn::scratch_bytes(&shape),
         Op::SsmConv(_) => ssm::conv_scratch_bytes(node.src[1].ne[0]),
+        Op::Argmax | Op::SumRows | Op::Mean | Op::Sum | Op::Cumsum => {
+            reduce::scratch_bytes(&node.op, &node.src[0], n_threads)
+        }
         _ => 0,
     }
 }

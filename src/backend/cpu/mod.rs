@@ -16,20 +16,24 @@ mod rows;
 pub mod simd;
 mod simd_f16;
 mod simd_math;
+mod simd_reduce;
 mod simd_scan;
 mod softmax;
 mod ssm;
+pub mod view;
 
 pub use bind::Storage;
-pub use buffer::{Buffer, Counts, View};
+pub use buffer::Buffer;
 pub use exec::CpuBackend;
 pub use simd::Simd;
+pub use view::{Counts, View};
 
 use crate::graph::Op;
-use buffer::{Scratch, View as Tensor};
+use buffer::Scratch;
 use matmul::op as mul_mat;
 use pool::Worker;
 use rope::RopeTable;
+use view::View as Tensor;
 
 /// What every kernel may look at besides its operands.
 pub struct Ctx<'a> {
@@ -96,6 +100,7 @@ fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         Op::TopK { .. } => reduce::top_k(ctx, node, worker),
         Op::SumRows => reduce::sum_rows(ctx, node, worker, 1.0),
         Op::Mean => reduce::mean(ctx, node, worker),
+        Op::Sum => reduce::sum(ctx, node, worker),
         Op::Cumsum => reduce::cumsum(ctx, node, worker),
         Op::L2Norm { eps } => norm::l2_norm(ctx, node, worker, eps),
         Op::SsmConv(params) => ssm::conv(ctx, node, worker, &params),

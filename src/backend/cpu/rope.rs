@@ -1,8 +1,9 @@
 //! ROPE. Sines and cosines are computed once a run for all layers that share
 //! parameters, in f64: an f32 angle at position 2,700 is off by 1e-4 already.
 
-use super::buffer::{Buffer, Counts, View};
+use super::buffer::Buffer;
 use super::pool::Worker;
+use super::view::{Counts, View};
 use super::{Ctx, Node};
 use crate::error::Result;
 use crate::graph::{Live, RopeMode, RopeParams};

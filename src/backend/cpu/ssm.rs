@@ -1,7 +1,7 @@
 //! SSM_CONV and SSM_SCAN, token by token: the reference. Threads share channels.
 
-use super::buffer::{RowAt, View};
 use super::pool::Worker;
+use super::view::{RowAt, View};
 use super::{Ctx, Node, simd_math, simd_scan};
 use crate::graph::{SsmConv, SsmScan, UnaryKind};
 use std::ops::Range;

@@ -4,8 +4,8 @@
 use super::bind::{Addresses, Launch, Place};
 use super::cells::Cells;
 use super::context::Context;
-use super::exec::{CudaExecutable, Inputs, Memory, Output};
-use super::kernel::{Node, View};
+use super::exec::{CudaExecutable, Inputs, Memory, Output, States};
+use super::kernel::{Kernel, Node, View};
 use super::lower::{self, Form, VEC_TOKENS};
 use super::memory::DeviceBuffer;
 use super::ops;
@@ -31,6 +31,7 @@ pub struct CudaBackend {
     arena: Mutex<Option<Arc<DeviceBuffer>>>,
     /// Constants of kernels, by content.
     tables: Arc<Mutex<HashMap<Vec<u8>, DeviceBuffer>>>,
+    states: Arc<Mutex<States>>,
     cells: Arc<Mutex<Cells>>,
 }
 
@@ -70,6 +71,7 @@ impl CudaBackend {
             weights: Arc::default(),
             arena: Mutex::default(),
             tables: Arc::default(),
+            states: Arc::default(),
         })
     }
 
@@ -111,6 +113,22 @@ impl CudaBackend {
         self.stream.sync()?;
         let address = table.address();
         tables.insert(bytes.to_vec(), table);
+        Ok(address)
+    }
+
+    /// Device address of what `kernel` keeps between launches, zeroed once.
+    fn state(&self, kernel: &Kernel, bytes: usize) -> Result<u64> {
+        let mut states = lock(&self.states);
+        let key = (kernel.entry.clone(), kernel.grid, bytes);
+        if let Some(state) = states.get(&key) {
+            return Ok(state.address());
+        }
+        let state = DeviceBuffer::alloc(&self.context, bytes, "a kernel's state", "lower -ngl")?;
+        // SAFETY: exactly the buffer.
+        unsafe { self.stream.fill(state.address(), 0, bytes)? };
+        self.stream.sync()?;
+        let address = state.address();
+        states.insert(key, state);
         Ok(address)
     }
 }
@@ -186,6 +204,7 @@ impl Backend for CudaBackend {
             _weights: self.weights.clone(),
             _caches: self.caches.clone(),
             _tables: self.tables.clone(),
+            _states: self.states.clone(),
         };
         Ok(Box::new(CudaExecutable::new(
             self.stream.clone(),
@@ -278,6 +297,7 @@ impl Binder<'_> {
         let mut at = Addresses {
             scratch,
             table: &mut |bytes| self.backend.table(bytes),
+            state: &mut |kernel, bytes| self.backend.state(kernel, bytes),
         };
         let kernels = answer.kernels.iter();
         kernels

@@ -41,6 +41,8 @@ pub struct Launch {
 pub struct Addresses<'a> {
     pub scratch: u64,
     pub table: &'a mut dyn FnMut(&[u8]) -> Result<u64>,
+    /// The state of a kernel, of this many bytes.
+    pub state: &'a mut dyn FnMut(&Kernel, usize) -> Result<u64>,
 }
 
 /// One argument's bytes as 8-byte words, and whether it takes only four bytes.
@@ -68,7 +70,13 @@ const NO_VIEW: View = View {
     dtype: -1,
 };
 
-fn value(arg: &Arg, dst: &Place, src: &[Place], at: &mut Addresses<'_>) -> Result<Value> {
+fn value(
+    kernel: &Kernel,
+    arg: &Arg,
+    dst: &Place,
+    src: &[Place],
+    at: &mut Addresses<'_>,
+) -> Result<Value> {
     Ok(match arg {
         Arg::Dst => Value::Words(view_words(&dst.view)),
         Arg::Src(i) => Value::Words(view_words(&src[*i].view)),
@@ -76,6 +84,7 @@ fn value(arg: &Arg, dst: &Place, src: &[Place], at: &mut Addresses<'_>) -> Resul
         Arg::I32(x) => Value::Word32(*x as u32),
         Arg::F32(x) => Value::Word32(x.to_bits()),
         Arg::Table(bytes) => Value::Words(vec![(at.table)(bytes)?]),
+        Arg::State { bytes } => Value::Words(vec![(at.state)(kernel, *bytes)?]),
         Arg::Scratch { offset_bytes } => Value::Words(vec![at.scratch + *offset_bytes as u64]),
     })
 }
@@ -118,7 +127,7 @@ impl Launch {
         if kernel.shared_bytes > 48 << 10 {
             context.allow_shared(function, kernel.shared_bytes)?;
         }
-        let values = kernel.args.iter().map(|a| value(a, dst, src, at));
+        let values = kernel.args.iter().map(|a| value(kernel, a, dst, src, at));
         let values = values.collect::<Result<Vec<_>>>()?;
         let mut launch = Launch {
             function,

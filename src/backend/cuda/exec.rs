@@ -154,7 +154,11 @@ pub(super) struct Memory {
     pub _weights: Arc<Mutex<Weights>>,
     pub _caches: Arc<HashMap<CacheId, DeviceBuffer>>,
     pub _tables: Arc<Mutex<HashMap<Vec<u8>, DeviceBuffer>>>,
+    pub _states: Arc<Mutex<States>>,
 }
+
+/// What kernels keep between launches, by entry, grid and bytes.
+pub type States = HashMap<(String, [u32; 3], usize), DeviceBuffer>;
 
 /// A graph ready to run on the device.
 pub struct CudaExecutable {

@@ -33,6 +33,11 @@ pub enum Arg {
     F32(f32),
     /// Address of constant bytes that are uploaded once.
     Table(Vec<u8>),
+    /// Address of memory that was zeroed once and belongs to all launches of this kernel
+    /// with this grid, each of which finds what the one before left.
+    State {
+        bytes: usize,
+    },
     /// Address of the scratch memory shared by all nodes, plus an offset.
     Scratch {
         offset_bytes: usize,

@@ -1,4 +1,5 @@
-//! ARGMAX, TOP_K, SUM_ROWS, MEAN, CUMSUM, with the shapes that failed elsewhere.
+//! ARGMAX, TOP_K, SUM_ROWS, MEAN, SUM, CUMSUM, with the shapes that failed elsewhere and
+//! both sides of every length and count from which on CUDA goes about it differently.
 
 use crate::backend::check::case::{Case, F32_NMSE, Operand, SAME, simple, x};
 use crate::backend::check::store::Random;
@@ -12,6 +13,12 @@ fn tied(random: &mut Random, _: usize) -> f32 {
     random.below(5) as f32
 }
 
+/// Every third value a NaN, the first among them.
+fn some_nan(random: &mut Random, i: usize) -> f32 {
+    let value = random.unit() - 5.0;
+    if i.is_multiple_of(3) { f32::NAN } else { value }
+}
+
 fn argmax(cases: &mut Vec<Case>) {
     let shapes = [
         vec![32],
@@ -19,11 +26,16 @@ fn argmax(cases: &mut Vec<Case>) {
         vec![5, 70_001],
         vec![100, 10],
         vec![1024, 10],
+        vec![1025, 10],
         vec![2000, 10],
-        vec![8192, 3],
+        vec![4096, 3],
+        vec![4097, 3],
+        vec![5000, 263],
+        vec![5000, 264],
         vec![8193, 3],
+        vec![32_000, 70],
         vec![151_936, 1],
-        vec![262_144, 8],
+        vec![151_936, 16],
         vec![1_215_488, 1],
     ];
     for shape in shapes {
@@ -41,6 +53,7 @@ fn argmax(cases: &mut Vec<Case>) {
             ),
             ("masked", x(&shape).values(|_, _| f32::NEG_INFINITY)),
             ("tied", x(&shape).values(tied)),
+            ("nan", x(&shape).values(some_nan)),
         ];
         for (label, operand) in kinds {
             cases.push(simple(label, Op::Argmax, SAME, vec![operand], 0));
@@ -50,7 +63,9 @@ fn argmax(cases: &mut Vec<Case>) {
         x(&[100, 9]).live(1),
         x(&[151_936, 9]).live(1),
         x(&[130, 9]).window(0, 3, 101),
+        x(&[3000, 9]).window(0, 3, 2001).live(1),
         x(&[20_000, 5]).window(0, 3, 19_001),
+        x(&[9000, 5]).live(0),
     ];
     for x in views {
         cases.push(simple("", Op::Argmax, SAME, vec![x], LIVE));
@@ -105,28 +120,56 @@ fn sums() -> Vec<Operand> {
             all.push(x(&[k, rows]));
         }
     }
+    for k in [2, 5, 16, 17, 32, 63, 64, 65, 128, 129, 500] {
+        all.push(x(&[k, 77]));
+    }
+    for k in [16_384, 16_385, 20_480, 65_537] {
+        all.push(x(&[k, 3]));
+    }
     all.extend([
+        x(&[128, 8192]),
+        x(&[8192, 300]),
+        x(&[151_936, 1]),
         x(&[1_000_003, 1]),
         x(&[5, 70_001]),
         x(&[3, 300, 300]),
         x(&[67, 3, 9]).live(2),
+        x(&[67, 9, 3]).live(1),
         x(&[1500, 9]).live(1),
+        x(&[20_000, 9]).live(1),
+        x(&[1500, 9]).live(0),
+        x(&[20_000, 3]).live(0),
         x(&[96, 7, 5]).window(0, 3, 67),
         x(&[1200, 7, 5]).window(0, 3, 1100).window(1, 2, 4),
+        x(&[20_000, 5, 2]).window(0, 3, 19_001).window(1, 1, 3),
         x(&[33, 4, 7]).window(2, 1, 5),
     ]);
     all
 }
 
 fn cumsum(cases: &mut Vec<Case>) {
-    let lengths = [1, 2, 31, 32, 33, 127, 128, 257, 1025, 4096, 5000, 100_003];
+    let lengths = [
+        1, 2, 31, 32, 33, 127, 128, 129, 257, 511, 512, 513, 1024, 1025, 4096, 5000, 8192, 8193,
+        12_288, 100_003,
+    ];
     let mut all: Vec<Operand> = lengths.map(|k| x(&[k, 3])).into();
+    // Both sides of the groups of 32 parts, and of the eight groups that a block sees.
+    let groups = [131_072, 131_073, 1_048_576, 1_048_577, 1_310_721, 2_000_000];
+    all.extend(groups.map(|k| x(&[k, 1])));
     all.extend([
+        x(&[15_200_000, 1]),
+        x(&[200_000, 16]),
+        x(&[65_536, 8]),
+        x(&[152_000, 1]),
         x(&[255, 5, 4, 3]),
         x(&[5, 70_001]),
         x(&[67, 3, 9]).live(2),
         x(&[1500, 9]).live(1),
+        x(&[20_000, 9]).live(1),
+        x(&[9000, 3]).live(0),
         x(&[96, 7, 5]).window(0, 3, 67).window(1, 2, 4),
+        x(&[700, 7, 5]).window(0, 3, 601).window(1, 2, 4),
+        x(&[20_000, 4, 3]).window(0, 3, 19_001).window(1, 1, 2),
         x(&[33, 4, 7]).window(2, 1, 5),
     ]);
     for x in all {
@@ -142,7 +185,8 @@ pub fn cases() -> Vec<Case> {
         // A mean apart from zero: else the sum is what its terms leave over.
         let x = x.values(|random, _| random.unit() + 0.3);
         cases.push(simple("", Op::SumRows, F32_NMSE, vec![x.clone()], LIVE));
-        cases.push(simple("", Op::Mean, F32_NMSE, vec![x], LIVE));
+        cases.push(simple("", Op::Mean, F32_NMSE, vec![x.clone()], LIVE));
+        cases.push(simple("", Op::Sum, F32_NMSE, vec![x], LIVE));
     }
     cumsum(&mut cases);
     cases

@@ -1,8 +1,8 @@
 //! MUL_MAT, MUL_MAT_ID and the 8-bit form of their activations: cuts the work
 //! for the kernels.
 
-use super::super::buffer::View;
 use super::super::pool::Worker;
+use super::super::view::View;
 use super::super::{Ctx, Node};
 use super::{Acts, MatMul, ROW_TILE, quantize_row, scratch_bytes};
 

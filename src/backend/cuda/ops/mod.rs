@@ -56,6 +56,7 @@ pub fn kernels(node: &Node<'_>) -> Option<Answer> {
         Op::TopK { .. } => reduce::top_k(node),
         Op::SumRows => reduce::sum_rows(node),
         Op::Mean => reduce::mean(node),
+        Op::Sum => reduce::sum(node),
         Op::Cumsum => reduce::cumsum(node),
         Op::L2Norm { eps } => norm::l2_norm(node, eps),
         Op::SsmConv(params) => ssm_conv::ssm_conv(node, &params),

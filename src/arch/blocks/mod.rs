@@ -1,6 +1,11 @@
 //! Pieces that architectures share: embedding, attention, feed-forward, head.
 
 pub mod delta_net;
+mod moe;
+mod ssm;
+
+pub use moe::{Weights, gated_shared_expert, moe, moe_relu_sqr, shared_expert};
+pub use ssm::{Mamba, Mamba2, Norms};
 
 use super::{CacheShape, Hparams};
 use crate::error::Result;
@@ -49,8 +54,8 @@ pub struct Attention {
     pub temperature: Option<(f32, u32)>,
     /// RMS norm over each head of Q and K.
     pub qk_norm: bool,
-    /// `attn_q` gives Q, then a gate of each head; the heads' output is multiplied by
-    /// the gate's sigmoid.
+    /// `attn_q` gives Q and a gate of each head; the heads' output is multiplied by the
+    /// gate's sigmoid.
     pub output_gate: bool,
 }
 
@@ -222,61 +227,20 @@ pub fn ffn(
     Ok(g.name(out, "ffn_out", Some(il)))
 }
 
-/// Mixture of experts: softmax over all, the best `n_expert_used`, their
-/// weights scaled to sum 1 (`norm_weights`), SwiGLU in each. Gate and up may be one
-/// tensor, `ffn_gate_up_exps`.
-pub fn moe(
+/// Feed-forward without a gate, `down(max(up x, 0)^2)`; `kind` ends the names of the
+/// weights.
+pub fn ffn_relu_sqr(
     g: &mut Builder<'_>,
     hp: &Hparams,
     il: usize,
     x: TensorId,
-    n_ff: usize,
-    norm_weights: bool,
-) -> Result<TensorId> {
-    let (n, n_expert, n_used) = (g.graph.get(x).ne[1], hp.n_expert, hp.n_expert_used);
-    let logits = linear(g, x, &format!("blk.{il}.ffn_gate_inp"), n_expert)?;
-    let [ids, weights] = g.moe_route(logits, n_used, norm_weights)?;
-    let ids = g.name(ids, "moe_ids", Some(il));
-    let x = g.reshape(x, &[hp.n_embd, 1, n])?;
-    let experts = |g: &mut Builder<'_>, name: &str, x, k, m| -> Result<TensorId> {
-        let w = g.weight(&format!("blk.{il}.{name}.weight"), &[k, m, n_expert])?;
-        g.op(Op::MulMatId, &[w, x, ids])
-    };
-    let both = format!("blk.{il}.ffn_gate_up_exps.weight");
-    let both = g.weight_opt(&both, &[hp.n_embd, 2 * n_ff, n_expert])?;
-    let h = match both {
-        Some(both) => {
-            let both = g.op(Op::MulMatId, &[both, x, ids])?;
-            g.op(Op::Glu(GluKind::Swiglu), &[both])?
-        }
-        None => {
-            let gate = experts(g, "ffn_gate_exps", x, hp.n_embd, n_ff)?;
-            let up = experts(g, "ffn_up_exps", x, hp.n_embd, n_ff)?;
-            g.glu(GluKind::Swiglu, gate, up)?
-        }
-    };
-    let y = experts(g, "ffn_down_exps", h, n_ff, hp.n_embd)?;
-    let out = g.op(Op::MoeSum, &[y, weights])?;
-    Ok(g.name(out, "ffn_moe_out", Some(il)))
-}
-
-/// An expert of `n_ff` that all tokens share, times the sigmoid of its own gate.
-pub fn shared_expert(
-    g: &mut Builder<'_>,
-    hp: &Hparams,
-    il: usize,
-    x: TensorId,
+    kind: &str,
     n_ff: usize,
 ) -> Result<TensorId> {
-    let name = |part: &str| format!("blk.{il}.ffn_{part}_shexp");
-    let gate = linear(g, x, &name("gate"), n_ff)?;
-    let up = linear(g, x, &name("up"), n_ff)?;
-    let h = g.glu(GluKind::Swiglu, gate, up)?;
-    let y = linear(g, h, &name("down"), hp.n_embd)?;
-    let share = linear(g, x, &name("gate_inp"), 1)?;
-    let share = g.unary(UnaryKind::Sigmoid, share)?;
-    let y = g.mul(y, share)?;
-    Ok(g.name(y, "ffn_shexp", Some(il)))
+    let h = linear(g, x, &format!("blk.{il}.ffn_up{kind}"), n_ff)?;
+    let h = g.unary(UnaryKind::ReluSqr, h)?;
+    let out = linear(g, h, &format!("blk.{il}.ffn_down{kind}"), hp.n_embd)?;
+    Ok(g.name(out, "ffn_out", Some(il)))
 }
 
 /// The rows whose logits are wanted; everything after the last layer's
@@ -286,8 +250,45 @@ pub fn select_outputs(g: &mut Builder<'_>, x: TensorId) -> Result<TensorId> {
     g.op(Op::GetRows, &[x, ids])
 }
 
-/// The feed-forward part of a pre-norm layer.
-pub type Ffn<'f> = &'f dyn Fn(&mut Builder<'_>, usize, TensorId) -> Result<TensorId>;
+/// What a part of a layer adds for its normed input.
+pub type Part<'f> = &'f dyn Fn(&mut Builder<'_>, TensorId) -> Result<TensorId>;
+
+/// What stands around a part of a layer.
+#[derive(Debug, Clone, Copy)]
+pub struct Residual<'n> {
+    /// Of the norm before it: `blk.{il}.{norm}.weight`.
+    pub norm: &'n str,
+    /// Times what the part adds.
+    pub scale: Option<f32>,
+    /// Only the output rows go on from here.
+    pub select: bool,
+}
+
+/// `x + scale * part(norm(x))`.
+pub fn residual(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    il: usize,
+    x: TensorId,
+    around: Residual<'_>,
+    part: Part<'_>,
+) -> Result<TensorId> {
+    let name = around.norm;
+    let h = rms_norm(g, x, &format!("blk.{il}.{name}.weight"), hp.norm_eps)?;
+    let h = g.name(h, name, Some(il));
+    let (mut y, mut x) = (part(g, h)?, x);
+    if around.select {
+        y = select_outputs(g, y)?;
+        x = select_outputs(g, x)?;
+    }
+    if let Some(scale) = around.scale {
+        y = g.scale(y, scale)?;
+    }
+    g.add(y, x)
+}
+
+/// A part of any layer, by the layer's number.
+pub type PartOf<'f> = &'f dyn Fn(&mut Builder<'_>, usize, TensorId) -> Result<TensorId>;
 
 /// A pre-norm layer: `x + attn(norm(x))`, then `x + ffn(norm(x))`.
 pub fn pre_norm_layer(
@@ -297,34 +298,47 @@ pub fn pre_norm_layer(
     il: usize,
     x: TensorId,
     attn: &Attention,
-    ffn: Ffn<'_>,
+    ffn: PartOf<'_>,
 ) -> Result<TensorId> {
-    let h = rms_norm(g, x, &format!("blk.{il}.attn_norm.weight"), hp.norm_eps)?;
-    let h = g.name(h, "attn_norm", Some(il));
-    let mut a = attention(g, hp, cache, il, h, attn)?;
-    let mut x = x;
-    if il + 1 == hp.n_layer {
-        a = select_outputs(g, a)?;
-        x = select_outputs(g, x)?;
-    }
-    let x = g.add(a, x)?;
-    add_ffn(g, hp, il, x, "ffn_norm", ffn)
+    let attn = |g: &mut Builder<'_>, h| attention(g, hp, cache, il, h, attn);
+    mixed_layer(g, hp, il, x, None, &attn, ffn)
 }
 
-/// The second half of a pre-norm layer: `x + ffn(norm(x))`, `norm` naming the weight.
-pub fn add_ffn(
+/// A pre-norm layer with any `mixer` in place of attention; each part times `scale`.
+pub fn mixed_layer(
     g: &mut Builder<'_>,
     hp: &Hparams,
     il: usize,
     x: TensorId,
-    norm: &str,
-    ffn: Ffn<'_>,
+    scale: Option<f32>,
+    mixer: Part<'_>,
+    ffn: PartOf<'_>,
 ) -> Result<TensorId> {
-    let h = rms_norm(g, x, &format!("blk.{il}.{norm}.weight"), hp.norm_eps)?;
-    let h = g.name(h, "ffn_norm", Some(il));
-    let f = ffn(g, il, h)?;
-    let x = g.add(f, x)?;
+    let around = |norm, select| Residual {
+        norm,
+        scale,
+        select,
+    };
+    let last = il + 1 == hp.n_layer;
+    let x = residual(g, hp, il, x, around("attn_norm", last), mixer)?;
+    let ffn = |g: &mut Builder<'_>, h| ffn(g, il, h);
+    let x = residual(g, hp, il, x, around("ffn_norm", false), &ffn)?;
     Ok(g.name(x, "l_out", Some(il)))
+}
+
+/// A model of layers `x + mixer(norm(x))`, from embedding to logits.
+pub fn recurrent_layers(g: &mut Builder<'_>, hp: &Hparams, mixer: PartOf<'_>) -> Result<TensorId> {
+    let mut x = embed(g, hp)?;
+    for il in 0..hp.n_layer {
+        let around = Residual {
+            norm: "attn_norm",
+            scale: None,
+            select: il + 1 == hp.n_layer,
+        };
+        x = residual(g, hp, il, x, around, &|g, h| mixer(g, il, h))?;
+        x = g.name(x, "l_out", Some(il));
+    }
+    head(g, hp, x, None)
 }
 
 /// Final norm and logits `[n_vocab, n_outputs]`; without `output.weight` the

@@ -1,0 +1,100 @@
+// Pieces of both forms of SSM_SCAN: rows of the state over the lanes of a warp.
+#pragma once
+#include "ssm.cuh"
+
+// A row of `d_state` values over LANES neighbouring lanes, N values a lane. FOURS: a
+// lane has fours of neighbours, and d_state == LANES * N; else each LANES-th value, and
+// d_state <= LANES * N.
+template <int LANES_, int N_, bool FOURS_>
+struct StateRow {
+    static constexpr int LANES = LANES_, N = N_;
+    static constexpr bool FOURS = FOURS_;
+    static constexpr int PER_WARP = WARP / LANES;
+    // Whether registers suffice for operands of several tokens at once.
+    static constexpr bool SMALL = N <= 16;
+
+    // Index in the row of value `i` of a lane.
+    static __device__ __forceinline__ int index(int lane, int i) {
+        return FOURS ? 4 * (lane + i / 4 * LANES) + i % 4 : lane + i * LANES;
+    }
+
+    // False for values that no lane has.
+    static __device__ __forceinline__ bool used(int i, int d_state) { return FOURS || i * LANES < d_state; }
+
+    // Values beyond the row are 0.
+    static __device__ __forceinline__ void load(float (&v)[N], const float* row, int lane, int d_state) {
+        if constexpr (FOURS) {
+#pragma unroll
+            for (int i = 0; i < N; i += 4) {
+                const float4 four = *(const float4*)(row + index(lane, i));
+                v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++) v[i] = index(lane, i) < d_state ? row[index(lane, i)] : 0.f;
+        }
+    }
+
+    static __device__ __forceinline__ void store(float* row, const float (&v)[N], int lane, int d_state) {
+        if constexpr (FOURS) {
+#pragma unroll
+            for (int i = 0; i < N; i += 4)
+                *(float4*)(row + index(lane, i)) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+        } else {
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                if (index(lane, i) < d_state) row[index(lane, i)] = v[i];
+            }
+        }
+    }
+};
+
+// Tokens whose sums over the lanes of a row are taken together.
+constexpr int GROUP = 4;
+
+// Sums `v[token]` over LANES neighbouring lanes; lane `l` of them gets the sum of token
+// `l / (LANES / GROUP)`. The order does not depend on which tokens are there.
+template <int LANES>
+__device__ __forceinline__ float sums_of_tokens(float (&v)[GROUP], int lane) {
+    int n = GROUP;
+#pragma unroll
+    for (int o = LANES / 2; o > 0; o /= 2) {
+        if (n > 1) {
+            n /= 2;
+            const bool upper = lane & o;
+#pragma unroll
+            for (int i = 0; i < GROUP / 2; i++) {
+                if (i < n) {
+                    const float kept = upper ? v[i + n] : v[i], given = upper ? v[i] : v[i + n];
+                    v[i] = kept + __shfl_xor_sync(ALL_LANES, given, o);
+                }
+            }
+        } else {
+            v[0] += __shfl_xor_sync(ALL_LANES, v[0], o);
+        }
+    }
+    return v[0];
+}
+
+// Dynamic shared memory, on a 16-byte border.
+__device__ __forceinline__ float* scan_shared() {
+    extern __shared__ float4 scan_shared_memory[];
+    return (float*)scan_shared_memory;
+}
+
+// What follows the scan: `d` and `z` where they are there.
+__device__ __forceinline__ float finished(float y, bool skip, float d, float x, bool gate, float z) {
+    if (skip) y = fmaf(d, x, y);
+    if (gate) y *= Silu()(z);
+    return y;
+}
+
+// Operands of SSM_SCAN; `dt_bias`, `d` and `z` with null data when absent.
+struct Scan {
+    View y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z;
+
+    // Value `h` of a vector, or 0.
+    static __device__ __forceinline__ float value(const View& v, int h) {
+        return v.data ? ((const float*)v.data)[h] : 0.f;
+    }
+};

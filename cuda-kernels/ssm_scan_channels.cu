@@ -1,0 +1,163 @@
+// SSM_SCAN with a decay for each channel and state (Mamba, arXiv 2312.00752), token by
+// token; a head is one channel.
+//
+//   y [1, n_head, n] contiguous   state [d_state, 1, n_head, slots], contiguous,
+//   written in place   x [1, n_head, n]   dt [n_head, n]   a [d_state, n_head],
+//   contiguous   b, c [d_state, 1, n]   ids, rows as in ssm.cuh   dt_bias [n_head],
+//   d [n_head], z [1, n_head, n]   or null
+//
+// All f32, f32 accumulators; channels of a token contiguous, other strides free. A
+// block holds the states of CHANNELS channels in registers, laid over lanes by
+// StateRow. `chunk` tokens (a multiple of GROUP) pass through shared memory, floats:
+//   two buffers, one filled while the other is used, each
+//     b, c [pitch, chunk]   x, dt, z [CHANNELS, chunk]     pitch = d_state, up to 4
+//   then steps (dt, x * dt) [2, CHANNELS, chunk], y [CHANNELS, chunk]
+// so that softplus and gates are computed once a channel and token.
+// grid = n_seqs * ceil(n_head / CHANNELS); blocks of CHANNELS * LANES threads.
+#include "ssm_scan.cuh"
+
+// Where a block works, and its shared memory.
+struct ChannelsAt {
+    int first, n;  // channels
+    int pitch, chunk, channels;
+
+    __device__ __forceinline__ int buffer_floats() const { return chunk * (2 * pitch + 3 * channels); }
+};
+
+// Starts copying tokens `t .. t + n` of the batch.
+__device__ __forceinline__ void stage_channels(const Scan& p, const ChannelsAt& at, float* to, int t, int n) {
+    const int d_state = p.state.ne[0];
+    auto rows = [&](const char* from, long long stride, int pitch, int width, bool whole) {
+        stage_rows(to, pitch, from, stride, n, width, whole && in_fours(from, stride));
+        to += at.chunk * pitch;
+    };
+    rows(p.b.data + t * p.b.nb[2], p.b.nb[2], at.pitch, d_state, d_state % 4 == 0);
+    rows(p.c.data + t * p.c.nb[2], p.c.nb[2], at.pitch, d_state, d_state % 4 == 0);
+    const bool whole = at.n == at.channels && at.n % 4 == 0;
+    const long long skip = at.first * 4ll;
+    rows(p.x.data + t * p.x.nb[2] + skip, p.x.nb[2], at.channels, at.n, whole);
+    rows(p.dt.data + t * p.dt.nb[1] + skip, p.dt.nb[1], at.channels, at.n, whole);
+    if (p.z.data) rows(p.z.data + t * p.z.nb[2] + skip, p.z.nb[2], at.channels, at.n, whole);
+    stage_commit();
+}
+
+// 2^x to two units in the last place; below 2^-126 it is 0.
+__device__ __forceinline__ float exp2_short(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Up to GROUP tokens of one channel; FULL: exactly so many. Pointers are at the first of
+// them. Gives the sum of the token that this lane writes.
+template <typename Row, int CHANNELS, bool FULL>
+__device__ __forceinline__ float scan_group(float (&state)[Row::N], const float (&decay)[Row::N], const float* b,
+                                            const float* c, const float2* steps, int pitch, int d_state, int n) {
+    const int lane = threadIdx.x % Row::LANES;
+    float sums[GROUP] = {};
+#pragma unroll
+    for (int u = 0; u < GROUP; u++) {
+        if (FULL || u < n) {
+            const float2 step = steps[u * CHANNELS];
+            float b_u[Row::N], c_u[Row::N];
+            Row::load(b_u, b + u * pitch, lane, d_state);
+            Row::load(c_u, c + u * pitch, lane, d_state);
+#pragma unroll
+            for (int i = 0; i < Row::N; i++) {
+                if (!Row::used(i, d_state)) continue;
+                state[i] = fmaf(state[i], exp2_short(step.x * decay[i]), step.y * b_u[i]);
+                sums[u] = fmaf(state[i], c_u[i], sums[u]);
+            }
+        }
+    }
+    return sums_of_tokens<Row::LANES>(sums, lane);
+}
+
+template <typename Row, int CHANNELS>
+__device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
+    constexpr int EACH = Row::LANES / GROUP;  // lanes of a token's sum
+    constexpr float LOG2_E = 1.4426950408889634f;
+    let_next_start();
+    const int d_state = p.state.ne[0], n_head = p.state.ne[2];
+    const int tiles = (n_head + CHANNELS - 1) / CHANNELS;
+    ChannelsAt at;
+    at.first = blockIdx.x % tiles * CHANNELS;
+    at.n = min(CHANNELS, n_head - at.first);
+    at.pitch = (d_state + 3) / 4 * 4;
+    at.chunk = chunk;
+    at.channels = CHANNELS;
+    const Sequence seq = sequence(p.ids, p.rows, blockIdx.x / tiles, dim(p.x, 2), p.state.ne[3]);
+    const int sub = threadIdx.x % Row::LANES, channel = threadIdx.x / Row::LANES;
+    const bool there = channel < at.n;
+    float* kept = row_of<float>(p.state, 0, at.first + channel, seq.n > 0 ? seq.slot : 0);
+    const bool resumes = there && seq.n > 0 && !seq.fresh;
+    if (resumes) {
+        for (int i = sub * 32; i < d_state; i += Row::LANES * 32) prefetch(kept + i);
+    }
+    float decay[Row::N], state[Row::N];
+#pragma unroll
+    for (int i = 0; i < Row::N; i++) {
+        const int index = Row::index(sub, i);
+        const float a = there && index < d_state ? row_of<const float>(p.a, at.first + channel)[index] : 0.f;
+        decay[i] = a * LOG2_E;
+        state[i] = 0.f;
+    }
+    // Before and after the scan, threads share values of tokens instead; each stays
+    // with one channel.
+    const int own = threadIdx.x % CHANNELS, own_head = at.first + min(own, at.n - 1);
+    const float bias = Scan::value(p.dt_bias, own_head), d = Scan::value(p.d, own_head);
+    wait_for_inputs();
+    if (seq.n == 0) return;
+
+    if (resumes) Row::load(state, kept, sub, d_state);
+    float* shared = scan_shared();
+    float2* steps = (float2*)(shared + 2 * at.buffer_floats());
+    float* sums = (float*)(steps + chunk * CHANNELS);
+    stage_channels(p, at, shared, seq.first, min(chunk, seq.n));
+    for (int t = 0, odd = 0; t < seq.n; t += chunk, odd ^= 1) {
+        const int n = min(chunk, seq.n - t), next = t + chunk;
+        stage_wait<0>();
+        __syncthreads();  // this buffer is there, and nobody uses the other one any more
+        if (next < seq.n)
+            stage_channels(p, at, shared + (odd ^ 1) * at.buffer_floats(), seq.first + next,
+                           min(chunk, seq.n - next));
+        const float* b = shared + odd * at.buffer_floats();
+        const float* c = b + chunk * at.pitch;
+        const float* x = c + chunk * at.pitch;
+        const float* dt = x + chunk * CHANNELS;
+        const float* z = dt + chunk * CHANNELS;
+        for (int i = threadIdx.x; i < n * CHANNELS; i += blockDim.x) {
+            const float step = Softplus()(dt[i] + bias);
+            steps[i] = make_float2(step, x[i] * step);
+        }
+        __syncthreads();
+        for (int g = 0; g < n; g += GROUP) {
+            const float2* steps_g = steps + g * CHANNELS + channel;
+            const float *b_g = b + g * at.pitch, *c_g = c + g * at.pitch;
+            const float sum =
+                n - g >= GROUP
+                    ? scan_group<Row, CHANNELS, true>(state, decay, b_g, c_g, steps_g, at.pitch, d_state, GROUP)
+                    : scan_group<Row, CHANNELS, false>(state, decay, b_g, c_g, steps_g, at.pitch, d_state, n - g);
+            if (sub % EACH == 0) sums[(g + sub / EACH) * CHANNELS + channel] = sum;
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < n * CHANNELS; i += blockDim.x) {
+            if (own >= at.n) break;
+            float* y = row_of<float>(p.y, 0, seq.first + t + i / CHANNELS) + at.first + own;
+            *y = finished(sums[i], p.d.data, d, x[i], p.z.data, p.z.data ? z[i] : 0.f);
+        }
+    }
+    if (there) Row::store(kept, state, sub, d_state);
+}
+
+#define SCAN_CHANNELS(name, lanes, values, fours, channels)                                                       \
+    extern "C" __global__ void __launch_bounds__(channels * lanes)                                                \
+        ssm_scan_channels_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows, \
+                                 View dt_bias, View d, View z, int chunk) {                                       \
+        scan_channels<StateRow<lanes, values, fours>, channels>({y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z}, \
+                                                                chunk);                                           \
+    }
+
+SCAN_CHANNELS(16, 4, 4, true, 16)
+SCAN_CHANNELS(upto_128, 32, 4, false, 4)
+SCAN_CHANNELS(upto_1024, 32, 32, false, 4)

@@ -1,0 +1,166 @@
+// SSM_SCAN with one decay a head (Mamba-2, arXiv 2405.21060), token by token.
+//
+//   y [head_dim, n_head, n] contiguous   state [d_state, head_dim, n_head, slots],
+//   contiguous, written in place   x [head_dim, n_head, n]   dt [n_head, n]
+//   a [1, n_head]   b, c [d_state, n_group, n]   ids, rows as in ssm.cuh
+//   dt_bias [n_head], d [n_head], z [head_dim, n_head, n]   or null
+//
+// All f32, f32 accumulators; rows contiguous, other strides free. A warp holds
+// neighbouring rows of the state in registers, laid over its lanes by StateRow, ROWS
+// of them a lane. b, c, x and z of `chunk` tokens (2, or a multiple of GROUP, at most 32)
+// pass through shared memory: two buffers, one filled while the other is used, each
+//   b, c [pitch, chunk]   x, z [block_rows, chunk]   floats
+// with pitch = d_state rounded up to 4 and block_rows the rows of all warps of a block.
+// grid = n_seqs * n_head * ceil(head_dim / block_rows); blocks of 1 to 4 warps.
+#include "ssm_scan.cuh"
+
+// Where a block works.
+struct HeadRowsAt {
+    int h, first_row, n_rows, pitch;
+};
+
+// Starts copying tokens `t .. t + n` of the batch; gives dt of token `lane`.
+__device__ __forceinline__ float stage_heads(const Scan& p, const HeadRowsAt& at, float* buffer, int chunk,
+                                             int block_rows, int t, int n) {
+    const int d_state = p.state.ne[0], g = at.h / (p.state.ne[2] / p.b.ne[1]);
+    const char* b = p.b.data + t * p.b.nb[2] + g * p.b.nb[1];
+    const char* c = p.c.data + t * p.c.nb[2] + g * p.c.nb[1];
+    const char* x = p.x.data + t * p.x.nb[2] + at.h * p.x.nb[1] + at.first_row * 4ll;
+    float* to = buffer;
+    stage_rows(to, at.pitch, b, p.b.nb[2], n, d_state, d_state % 4 == 0 && in_fours(b, p.b.nb[2]));
+    to += chunk * at.pitch;
+    stage_rows(to, at.pitch, c, p.c.nb[2], n, d_state, d_state % 4 == 0 && in_fours(c, p.c.nb[2]));
+    to += chunk * at.pitch;
+    stage_rows(to, block_rows, x, p.x.nb[2], n, at.n_rows, false);
+    to += chunk * block_rows;
+    if (p.z.data) {
+        const char* z = p.z.data + t * p.z.nb[2] + at.h * p.z.nb[1] + at.first_row * 4ll;
+        stage_rows(to, block_rows, z, p.z.nb[2], n, at.n_rows, false);
+    }
+    stage_commit();
+    const int lane = threadIdx.x % WARP;
+    return lane < n ? row_of<const float>(p.dt, t + lane)[at.h] : 0.f;
+}
+
+// Up to GROUP tokens on the rows of a lane; FULL: exactly so many. `buffer` begins at
+// the first of them. `y[r]` becomes the sums of the token that this lane writes.
+template <typename Row, int ROWS, bool FULL>
+__device__ __forceinline__ void scan_group(float (&state)[ROWS][Row::N], float (&y)[ROWS], const float* b,
+                                           const float* c, const float* x, int pitch, int block_rows, int row,
+                                           int d_state, float decay, float dt, int first, int n) {
+    const int lane = threadIdx.x % Row::LANES;
+    float sums[ROWS][GROUP] = {};
+#pragma unroll
+    for (int u = 0; u < GROUP; u++) {
+        if (FULL || u < n) {
+            const float decay_u = __shfl_sync(ALL_LANES, decay, first + u);
+            const float dt_u = __shfl_sync(ALL_LANES, dt, first + u);
+            float b_u[Row::N], c_u[Row::N];
+            Row::load(b_u, b + u * pitch, lane, d_state);
+            Row::load(c_u, c + u * pitch, lane, d_state);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const float add = x[u * block_rows + row + r * Row::PER_WARP] * dt_u;
+#pragma unroll
+                for (int i = 0; i < Row::N; i++) {
+                    if (!Row::used(i, d_state)) continue;
+                    state[r][i] = fmaf(state[r][i], decay_u, add * b_u[i]);
+                    sums[r][u] = fmaf(state[r][i], c_u[i], sums[r][u]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) y[r] = sums_of_tokens<Row::LANES>(sums[r], lane);
+}
+
+template <typename Row, int ROWS>
+__device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
+    constexpr int WARP_ROWS = Row::PER_WARP * ROWS;
+    let_next_start();
+    const int d_state = p.state.ne[0], head_dim = p.state.ne[1], n_head = p.state.ne[2];
+    const int block_rows = blockDim.x / WARP * WARP_ROWS;
+    const int tiles = (head_dim + block_rows - 1) / block_rows;
+    HeadRowsAt at;
+    at.h = blockIdx.x / tiles % n_head;
+    at.first_row = blockIdx.x % tiles * block_rows;
+    at.n_rows = min(block_rows, head_dim - at.first_row);
+    at.pitch = (d_state + 3) / 4 * 4;
+    const Sequence seq = sequence(p.ids, p.rows, blockIdx.x / tiles / n_head, dim(p.x, 2), p.state.ne[3]);
+    const int lane = threadIdx.x % WARP, sub = lane % Row::LANES, warp_row = threadIdx.x / WARP * WARP_ROWS;
+    const int row = warp_row + lane / Row::LANES;
+    float* states = row_of<float>(p.state, at.first_row, at.h, seq.n > 0 ? seq.slot : 0);
+    const bool resumes = seq.n > 0 && !seq.fresh;
+    if (resumes) {
+        const int n_bytes = min(WARP_ROWS, at.n_rows - warp_row) * d_state * 4;
+        const char* from = (const char*)(states + (long long)warp_row * d_state);
+        for (int i = lane * 128; i < n_bytes; i += WARP * 128) prefetch(from + i);
+    }
+    const float a = Scan::value(p.a, at.h), bias = Scan::value(p.dt_bias, at.h), d = Scan::value(p.d, at.h);
+    wait_for_inputs();
+    if (seq.n == 0) return;
+
+    float state[ROWS][Row::N];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int at_row = row + r * Row::PER_WARP;
+        const bool there = resumes && at_row < at.n_rows;
+#pragma unroll
+        for (int i = 0; i < Row::N; i++) state[r][i] = 0.f;
+        if (there) Row::load(state[r], states + (long long)at_row * d_state, sub, d_state);
+    }
+    const int buffer_floats = 2 * chunk * (at.pitch + block_rows);
+    float* shared = scan_shared();
+    float dt_next = stage_heads(p, at, shared, chunk, block_rows, seq.first, min(chunk, seq.n));
+    for (int t = 0, odd = 0; t < seq.n; t += chunk, odd ^= 1) {
+        const int n = min(chunk, seq.n - t), next = t + chunk;
+        const float dt = Softplus()(dt_next + bias), decay = expf(dt * a);
+        stage_wait<0>();
+        __syncthreads();  // this buffer is there, and nobody uses the other one any more
+        if (next < seq.n)
+            dt_next = stage_heads(p, at, shared + (odd ^ 1) * buffer_floats, chunk, block_rows, seq.first + next,
+                                  min(chunk, seq.n - next));
+        const float* b = shared + odd * buffer_floats;
+        const float* c = b + chunk * at.pitch;
+        const float* x = c + chunk * at.pitch;
+        const float* z = x + chunk * block_rows;
+        for (int g = 0; g < n; g += GROUP) {
+            float y[ROWS];
+            const float *b_g = b + g * at.pitch, *c_g = c + g * at.pitch, *x_g = x + g * block_rows;
+            if (Row::SMALL && n - g >= GROUP)
+                scan_group<Row, ROWS, true>(state, y, b_g, c_g, x_g, at.pitch, block_rows, row, d_state, decay, dt, g,
+                                            GROUP);
+            else
+                scan_group<Row, ROWS, false>(state, y, b_g, c_g, x_g, at.pitch, block_rows, row, d_state, decay, dt,
+                                             g, n - g);
+            const int u = g + sub / (Row::LANES / GROUP);
+            if (sub % (Row::LANES / GROUP) != 0 || u >= n) continue;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const int at_row = row + r * Row::PER_WARP, in_chunk = u * block_rows + at_row;
+                if (at_row < at.n_rows)
+                    row_of<float>(p.y, at.h, seq.first + t + u)[at.first_row + at_row] =
+                        finished(y[r], p.d.data, d, x[in_chunk], p.z.data, p.z.data ? z[in_chunk] : 0.f);
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int at_row = row + r * Row::PER_WARP;
+        if (at_row < at.n_rows) Row::store(states + (long long)at_row * d_state, state[r], sub, d_state);
+    }
+}
+
+#define SCAN_HEADS(name, lanes, values, fours, n_rows)                                                           \
+    extern "C" __global__ void __launch_bounds__(128)                                                            \
+        ssm_scan_heads_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows,  \
+                              View dt_bias, View d, View z, int chunk) {                                         \
+        scan_heads<StateRow<lanes, values, fours>, n_rows>({y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z}, chunk); \
+    }
+
+SCAN_HEADS(16, 4, 4, true, 2)
+SCAN_HEADS(64, 8, 8, true, 2)
+SCAN_HEADS(128, 8, 16, true, 2)
+SCAN_HEADS(256, 16, 16, true, 2)
+SCAN_HEADS(upto_128, 32, 4, false, 2)
+SCAN_HEADS(upto_1024, 32, 32, false, 1)
