@@ -61,11 +61,38 @@ fn project(g: &mut Builder<'_>, il: usize, r: &Recurrent, h: TensorId) -> Result
     let ba = g.split_rows(ba, [2 * ratio, heads.n_k])?;
     let beta = columns(g, ba, 0, ratio)?;
     let alpha = columns(g, ba, ratio, ratio)?;
-    let [qkv, z] = delta_net::project_qkv_z(g, il, &heads, h)?;
+    let n_qkv = 2 * heads.n_qk() + heads.n_inner();
+    let name = format!("blk.{il}.attn_qkv.weight");
+    let n_embd = g.graph.get(h).ne[0];
+    let [qkv, z] = match g.weight_opt(&name, &[n_embd, n_qkv])? {
+        Some(_) => delta_net::project_qkv_z(g, il, &heads, h)?,
+        None => project_fused(g, il, &heads, h)?,
+    };
     Ok(Projected {
         qkv,
         z,
         beta,
         alpha,
     })
+}
+
+/// As older files have it: `ssm_in` gives Q, K, V and the gate of each K head in turn.
+fn project_fused(
+    g: &mut Builder<'_>,
+    il: usize,
+    heads: &Heads,
+    h: TensorId,
+) -> Result<[TensorId; 2]> {
+    let n = g.width.n_tokens;
+    // Values of V, and of the gate, beside a K head.
+    let n_v = heads.n_inner() / heads.n_k;
+    let width = 2 * (heads.n_qk() + heads.n_inner());
+    let all = linear(g, h, &format!("blk.{il}.ssm_in"), width)?;
+    let all = g.split_rows(all, [2 * (heads.d_k + n_v), heads.n_k])?;
+    let q = columns(g, all, 0, heads.d_k)?;
+    let k = columns(g, all, heads.d_k, heads.d_k)?;
+    let v = columns(g, all, 2 * heads.d_k, n_v)?;
+    let z = columns(g, all, 2 * heads.d_k + n_v, n_v)?;
+    let z = g.reshape(z, &[heads.d_v, heads.n_v, n])?;
+    Ok([g.concat(&[q, k, v])?, z])
 }

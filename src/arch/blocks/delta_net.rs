@@ -34,11 +34,18 @@ pub fn read(keys: &Keys<'_>, hp: &mut Hparams) -> Result<()> {
         head_dim: n_inner / n_v_head,
         n_head: n_v_head,
     };
-    let period = keys.size_or("full_attention_interval", hp.n_layer, PERIOD)?;
+    // A number above the layers is allowed: all are recurrent then.
+    let period = keys.size_or("full_attention_interval", MOST_WIDTH, PERIOD)?;
     for il in (0..hp.n_layer).filter(|il| (il + 1) % period != 0) {
         hp.recurrent[il] = Some(recurrent);
         // Such a layer keeps no K and V.
         hp.n_head_kv[il] = 0;
+    }
+    if (0..hp.n_layer).any(|il| hp.recurrent[il].is_none() && hp.n_head_kv[il] == 0) {
+        return Err(damaged(
+            keys,
+            "attention.head_count_kv is 0 where attention is".to_string(),
+        ));
     }
     Ok(())
 }
