@@ -98,16 +98,18 @@ __device__ __forceinline__ void stage_wait() {
 
 // Starts copying `n` rows of `width` values, `stride_bytes` apart, to rows of `pitch`
 // values; `fours` as `in_fours` has it, with width and pitch in whole fours. All
-// threads of the block call it.
+// threads of the block call it. Not unrolled: a step of one token runs through cold code.
 __device__ __forceinline__ void stage_rows(float* to, int pitch, const char* from, long long stride_bytes, int n,
                                            int width, bool fours) {
     if (fours) {
         const int units = width / 4;
+#pragma unroll 1
         for (int i = threadIdx.x; i < n * units; i += blockDim.x) {
             const int row = i / units, at = 4 * (i % units);
             stage_16(to + row * pitch + at, (const float*)(from + row * stride_bytes) + at);
         }
     } else {
+#pragma unroll 1
         for (int i = threadIdx.x; i < n * width; i += blockDim.x) {
             const int row = i / width, at = i % width;
             stage_4(to + row * pitch + at, (const float*)(from + row * stride_bytes) + at);

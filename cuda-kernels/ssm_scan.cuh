@@ -13,6 +13,10 @@ struct StateRow {
     // Whether registers suffice for operands of several tokens at once.
     static constexpr bool SMALL = N <= 16;
 
+    // Constants, where they can be.
+    static __device__ __forceinline__ int d_state(const View& state) { return FOURS ? LANES * N : state.ne[0]; }
+    static __device__ __forceinline__ int pitch(int d_state) { return (d_state + 3) / 4 * 4; }
+
     // Index in the row of value `i` of a lane.
     static __device__ __forceinline__ int index(int lane, int i) {
         return FOURS ? 4 * (lane + i / 4 * LANES) + i % 4 : lane + i * LANES;
@@ -48,6 +52,43 @@ struct StateRow {
         }
     }
 };
+
+// Start copying `n` rows, `stride_bytes` apart, into shared memory. A step of one token
+// runs through cold code: nothing is unrolled or divided. All threads of a block call them.
+//
+// Rows of WIDTH values (a power of two) on 16 bytes, without gaps in shared memory.
+template <int WIDTH>
+__device__ __forceinline__ void stage_fours(float* to, const char* from, long long stride_bytes, int n) {
+    constexpr int UNITS = WIDTH / 4;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n * UNITS; i += blockDim.x)
+        stage_16(to + 4 * i, (const float*)(from + i / UNITS * stride_bytes) + 4 * (i % UNITS));
+}
+
+// Rows of any width, to rows of `pitch` values.
+__device__ __forceinline__ void stage_singles(float* to, int pitch, const char* from, long long stride_bytes, int n,
+                                              int width) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll 1
+    for (int row = threadIdx.x / WARP; row < n; row += blockDim.x / WARP) {
+        const float* values = (const float*)(from + row * stride_bytes);
+#pragma unroll 1
+        for (int at = lane; at < width; at += WARP) stage_4(to + row * pitch + at, values + at);
+    }
+}
+
+// Rows of b or c for a state laid out as `Row`.
+template <typename Row>
+__device__ __forceinline__ void stage_states(float* to, const char* from, long long stride_bytes, int n,
+                                             int d_state) {
+    if constexpr (Row::FOURS) {
+        if (in_fours(from, stride_bytes)) {
+            stage_fours<Row::LANES * Row::N>(to, from, stride_bytes, n);
+            return;
+        }
+    }
+    stage_singles(to, Row::pitch(d_state), from, stride_bytes, n, d_state);
+}
 
 // Tokens whose sums over the lanes of a row are taken together.
 constexpr int GROUP = 4;

@@ -13,31 +13,34 @@
 //     b, c [pitch, chunk]   x, dt, z [CHANNELS, chunk]     pitch = d_state, up to 4
 //   then steps (dt, x * dt) [2, CHANNELS, chunk], y [CHANNELS, chunk]
 // so that softplus and gates are computed once a channel and token.
-// grid = n_seqs * ceil(n_head / CHANNELS); blocks of CHANNELS * LANES threads.
+// grid = (ceil(n_head / CHANNELS), n_seqs); blocks of CHANNELS * LANES threads.
 #include "ssm_scan.cuh"
 
-// Where a block works, and its shared memory.
+// Where a block works.
 struct ChannelsAt {
     int first, n;  // channels
-    int pitch, chunk, channels;
-
-    __device__ __forceinline__ int buffer_floats() const { return chunk * (2 * pitch + 3 * channels); }
+    int chunk;
 };
 
 // Starts copying tokens `t .. t + n` of the batch.
+template <typename Row, int CHANNELS>
 __device__ __forceinline__ void stage_channels(const Scan& p, const ChannelsAt& at, float* to, int t, int n) {
-    const int d_state = p.state.ne[0];
-    auto rows = [&](const char* from, long long stride, int pitch, int width, bool whole) {
-        stage_rows(to, pitch, from, stride, n, width, whole && in_fours(from, stride));
-        to += at.chunk * pitch;
+    const int d_state = Row::d_state(p.state);
+    auto states = [&](const View& v) {
+        stage_states<Row>(to, v.data + t * v.nb[2], v.nb[2], n, d_state);
+        to += at.chunk * Row::pitch(d_state);
     };
-    rows(p.b.data + t * p.b.nb[2], p.b.nb[2], at.pitch, d_state, d_state % 4 == 0);
-    rows(p.c.data + t * p.c.nb[2], p.c.nb[2], at.pitch, d_state, d_state % 4 == 0);
-    const bool whole = at.n == at.channels && at.n % 4 == 0;
-    const long long skip = at.first * 4ll;
-    rows(p.x.data + t * p.x.nb[2] + skip, p.x.nb[2], at.channels, at.n, whole);
-    rows(p.dt.data + t * p.dt.nb[1] + skip, p.dt.nb[1], at.channels, at.n, whole);
-    if (p.z.data) rows(p.z.data + t * p.z.nb[2] + skip, p.z.nb[2], at.channels, at.n, whole);
+    auto channels = [&](const View& v, long long stride) {
+        const char* from = v.data + t * stride + at.first * 4ll;
+        if (at.n == CHANNELS && in_fours(from, stride)) stage_fours<CHANNELS>(to, from, stride, n);
+        else stage_singles(to, CHANNELS, from, stride, n, at.n);
+        to += at.chunk * CHANNELS;
+    };
+    states(p.b);
+    states(p.c);
+    channels(p.x, p.x.nb[2]);
+    channels(p.dt, p.dt.nb[1]);
+    if (p.z.data) channels(p.z, p.z.nb[2]);
     stage_commit();
 }
 
@@ -78,20 +81,19 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
     constexpr int EACH = Row::LANES / GROUP;  // lanes of a token's sum
     constexpr float LOG2_E = 1.4426950408889634f;
     let_next_start();
-    const int d_state = p.state.ne[0], n_head = p.state.ne[2];
-    const int tiles = (n_head + CHANNELS - 1) / CHANNELS;
+    const int d_state = Row::d_state(p.state), pitch = Row::pitch(d_state), n_head = p.state.ne[2];
+    const int buffer_floats = chunk * (2 * pitch + 3 * CHANNELS);
     ChannelsAt at;
-    at.first = blockIdx.x % tiles * CHANNELS;
+    at.first = blockIdx.x * CHANNELS;
     at.n = min(CHANNELS, n_head - at.first);
-    at.pitch = (d_state + 3) / 4 * 4;
     at.chunk = chunk;
-    at.channels = CHANNELS;
-    const Sequence seq = sequence(p.ids, p.rows, blockIdx.x / tiles, dim(p.x, 2), p.state.ne[3]);
+    const Sequence seq = sequence(p.ids, p.rows, blockIdx.y, dim(p.x, 2), p.state.ne[3]);
     const int sub = threadIdx.x % Row::LANES, channel = threadIdx.x / Row::LANES;
     const bool there = channel < at.n;
     float* kept = row_of<float>(p.state, 0, at.first + channel, seq.n > 0 ? seq.slot : 0);
     const bool resumes = there && seq.n > 0 && !seq.fresh;
     if (resumes) {
+#pragma unroll 1
         for (int i = sub * 32; i < d_state; i += Row::LANES * 32) prefetch(kept + i);
     }
     float decay[Row::N], state[Row::N];
@@ -111,19 +113,20 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
 
     if (resumes) Row::load(state, kept, sub, d_state);
     float* shared = scan_shared();
-    float2* steps = (float2*)(shared + 2 * at.buffer_floats());
+    float2* steps = (float2*)(shared + 2 * buffer_floats);
     float* sums = (float*)(steps + chunk * CHANNELS);
-    stage_channels(p, at, shared, seq.first, min(chunk, seq.n));
-    for (int t = 0, odd = 0; t < seq.n; t += chunk, odd ^= 1) {
+    // The first round only copies.
+    for (int t = -chunk, odd = 1; t < seq.n; t += chunk, odd ^= 1) {
         const int n = min(chunk, seq.n - t), next = t + chunk;
         stage_wait<0>();
         __syncthreads();  // this buffer is there, and nobody uses the other one any more
         if (next < seq.n)
-            stage_channels(p, at, shared + (odd ^ 1) * at.buffer_floats(), seq.first + next,
-                           min(chunk, seq.n - next));
-        const float* b = shared + odd * at.buffer_floats();
-        const float* c = b + chunk * at.pitch;
-        const float* x = c + chunk * at.pitch;
+            stage_channels<Row, CHANNELS>(p, at, shared + (odd ^ 1) * buffer_floats, seq.first + next,
+                                          min(chunk, seq.n - next));
+        if (t < 0) continue;
+        const float* b = shared + odd * buffer_floats;
+        const float* c = b + chunk * pitch;
+        const float* x = c + chunk * pitch;
         const float* dt = x + chunk * CHANNELS;
         const float* z = dt + chunk * CHANNELS;
         for (int i = threadIdx.x; i < n * CHANNELS; i += blockDim.x) {
@@ -133,11 +136,11 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
         __syncthreads();
         for (int g = 0; g < n; g += GROUP) {
             const float2* steps_g = steps + g * CHANNELS + channel;
-            const float *b_g = b + g * at.pitch, *c_g = c + g * at.pitch;
+            const float *b_g = b + g * pitch, *c_g = c + g * pitch;
             const float sum =
                 n - g >= GROUP
-                    ? scan_group<Row, CHANNELS, true>(state, decay, b_g, c_g, steps_g, at.pitch, d_state, GROUP)
-                    : scan_group<Row, CHANNELS, false>(state, decay, b_g, c_g, steps_g, at.pitch, d_state, n - g);
+                    ? scan_group<Row, CHANNELS, true>(state, decay, b_g, c_g, steps_g, pitch, d_state, GROUP)
+                    : scan_group<Row, CHANNELS, false>(state, decay, b_g, c_g, steps_g, pitch, d_state, n - g);
             if (sub % EACH == 0) sums[(g + sub / EACH) * CHANNELS + channel] = sum;
         }
         __syncthreads();
@@ -150,14 +153,15 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
     if (there) Row::store(kept, state, sub, d_state);
 }
 
-#define SCAN_CHANNELS(name, lanes, values, fours, channels)                                                       \
-    extern "C" __global__ void __launch_bounds__(channels * lanes)                                                \
+// `blocks` at least on an SM: what a warp may have in registers, tokens in advance.
+#define SCAN_CHANNELS(name, lanes, values, fours, channels, blocks)                                               \
+    extern "C" __global__ void __launch_bounds__(channels * lanes, blocks)                                         \
         ssm_scan_channels_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows, \
                                  View dt_bias, View d, View z, int chunk) {                                       \
         scan_channels<StateRow<lanes, values, fours>, channels>({y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z}, \
                                                                 chunk);                                           \
     }
 
-SCAN_CHANNELS(16, 4, 4, true, 16)
-SCAN_CHANNELS(upto_128, 32, 4, false, 4)
-SCAN_CHANNELS(upto_1024, 32, 32, false, 4)
+SCAN_CHANNELS(16, 4, 4, true, 16, 10)
+SCAN_CHANNELS(upto_128, 32, 4, false, 4, 6)
+SCAN_CHANNELS(upto_1024, 32, 32, false, 4, 3)

@@ -11,35 +11,36 @@
 // pass through shared memory: two buffers, one filled while the other is used, each
 //   b, c [pitch, chunk]   x, z [block_rows, chunk]   floats
 // with pitch = d_state rounded up to 4 and block_rows the rows of all warps of a block.
-// grid = n_seqs * n_head * ceil(head_dim / block_rows); blocks of 1 to 4 warps.
+// grid = (ceil(head_dim / block_rows), n_head, n_seqs); blocks of 1 to 4 warps.
 #include "ssm_scan.cuh"
 
 // Where a block works.
 struct HeadRowsAt {
-    int h, first_row, n_rows, pitch;
+    int h, group, first_row, n_rows;
+    int block_rows, chunk;
 };
 
 // Starts copying tokens `t .. t + n` of the batch; gives dt of token `lane`.
-__device__ __forceinline__ float stage_heads(const Scan& p, const HeadRowsAt& at, float* buffer, int chunk,
-                                             int block_rows, int t, int n) {
-    const int d_state = p.state.ne[0], g = at.h / (p.state.ne[2] / p.b.ne[1]);
-    const char* b = p.b.data + t * p.b.nb[2] + g * p.b.nb[1];
-    const char* c = p.c.data + t * p.c.nb[2] + g * p.c.nb[1];
-    const char* x = p.x.data + t * p.x.nb[2] + at.h * p.x.nb[1] + at.first_row * 4ll;
-    float* to = buffer;
-    stage_rows(to, at.pitch, b, p.b.nb[2], n, d_state, d_state % 4 == 0 && in_fours(b, p.b.nb[2]));
-    to += chunk * at.pitch;
-    stage_rows(to, at.pitch, c, p.c.nb[2], n, d_state, d_state % 4 == 0 && in_fours(c, p.c.nb[2]));
-    to += chunk * at.pitch;
-    stage_rows(to, block_rows, x, p.x.nb[2], n, at.n_rows, false);
-    to += chunk * block_rows;
-    if (p.z.data) {
-        const char* z = p.z.data + t * p.z.nb[2] + at.h * p.z.nb[1] + at.first_row * 4ll;
-        stage_rows(to, block_rows, z, p.z.nb[2], n, at.n_rows, false);
-    }
-    stage_commit();
+template <typename Row>
+__device__ __forceinline__ float stage_heads(const Scan& p, const HeadRowsAt& at, float* to, int t, int n) {
+    const int d_state = Row::d_state(p.state);
+    auto states = [&](const View& v) {
+        stage_states<Row>(to, v.data + t * v.nb[2] + at.group * v.nb[1], v.nb[2], n, d_state);
+        to += at.chunk * Row::pitch(d_state);
+    };
+    auto rows = [&](const View& v) {
+        const char* from = v.data + t * v.nb[2] + at.h * v.nb[1] + at.first_row * 4ll;
+        stage_singles(to, at.block_rows, from, v.nb[2], n, at.n_rows);
+        to += at.chunk * at.block_rows;
+    };
     const int lane = threadIdx.x % WARP;
-    return lane < n ? row_of<const float>(p.dt, t + lane)[at.h] : 0.f;
+    const float dt = lane < n ? row_of<const float>(p.dt, t + lane)[at.h] : 0.f;
+    states(p.b);
+    states(p.c);
+    rows(p.x);
+    if (p.z.data) rows(p.z);
+    stage_commit();
+    return dt;
 }
 
 // Up to GROUP tokens on the rows of a lane; FULL: exactly so many. `buffer` begins at
@@ -78,15 +79,17 @@ template <typename Row, int ROWS>
 __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
     constexpr int WARP_ROWS = Row::PER_WARP * ROWS;
     let_next_start();
-    const int d_state = p.state.ne[0], head_dim = p.state.ne[1], n_head = p.state.ne[2];
+    const int d_state = Row::d_state(p.state), pitch = Row::pitch(d_state);
+    const int head_dim = p.state.ne[1], n_head = p.state.ne[2];
     const int block_rows = blockDim.x / WARP * WARP_ROWS;
-    const int tiles = (head_dim + block_rows - 1) / block_rows;
     HeadRowsAt at;
-    at.h = blockIdx.x / tiles % n_head;
-    at.first_row = blockIdx.x % tiles * block_rows;
+    at.h = blockIdx.y;
+    at.group = at.h / (n_head / p.b.ne[1]);
+    at.first_row = blockIdx.x * block_rows;
     at.n_rows = min(block_rows, head_dim - at.first_row);
-    at.pitch = (d_state + 3) / 4 * 4;
-    const Sequence seq = sequence(p.ids, p.rows, blockIdx.x / tiles / n_head, dim(p.x, 2), p.state.ne[3]);
+    at.block_rows = block_rows;
+    at.chunk = chunk;
+    const Sequence seq = sequence(p.ids, p.rows, blockIdx.z, dim(p.x, 2), p.state.ne[3]);
     const int lane = threadIdx.x % WARP, sub = lane % Row::LANES, warp_row = threadIdx.x / WARP * WARP_ROWS;
     const int row = warp_row + lane / Row::LANES;
     float* states = row_of<float>(p.state, at.first_row, at.h, seq.n > 0 ? seq.slot : 0);
@@ -94,6 +97,7 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
     if (resumes) {
         const int n_bytes = min(WARP_ROWS, at.n_rows - warp_row) * d_state * 4;
         const char* from = (const char*)(states + (long long)warp_row * d_state);
+#pragma unroll 1
         for (int i = lane * 128; i < n_bytes; i += WARP * 128) prefetch(from + i);
     }
     const float a = Scan::value(p.a, at.h), bias = Scan::value(p.dt_bias, at.h), d = Scan::value(p.d, at.h);
@@ -109,29 +113,32 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
         for (int i = 0; i < Row::N; i++) state[r][i] = 0.f;
         if (there) Row::load(state[r], states + (long long)at_row * d_state, sub, d_state);
     }
-    const int buffer_floats = 2 * chunk * (at.pitch + block_rows);
+    const int buffer_floats = 2 * chunk * (pitch + block_rows);
     float* shared = scan_shared();
-    float dt_next = stage_heads(p, at, shared, chunk, block_rows, seq.first, min(chunk, seq.n));
-    for (int t = 0, odd = 0; t < seq.n; t += chunk, odd ^= 1) {
+    float dt_next = 0.f;
+    // The first round only copies.
+    for (int t = -chunk, odd = 1; t < seq.n; t += chunk, odd ^= 1) {
         const int n = min(chunk, seq.n - t), next = t + chunk;
-        const float dt = Softplus()(dt_next + bias), decay = expf(dt * a);
+        const float dt_here = dt_next;
         stage_wait<0>();
         __syncthreads();  // this buffer is there, and nobody uses the other one any more
         if (next < seq.n)
-            dt_next = stage_heads(p, at, shared + (odd ^ 1) * buffer_floats, chunk, block_rows, seq.first + next,
-                                  min(chunk, seq.n - next));
+            dt_next = stage_heads<Row>(p, at, shared + (odd ^ 1) * buffer_floats, seq.first + next,
+                                       min(chunk, seq.n - next));
+        if (t < 0) continue;
+        const float dt = Softplus()(dt_here + bias), decay = expf(dt * a);
         const float* b = shared + odd * buffer_floats;
-        const float* c = b + chunk * at.pitch;
-        const float* x = c + chunk * at.pitch;
+        const float* c = b + chunk * pitch;
+        const float* x = c + chunk * pitch;
         const float* z = x + chunk * block_rows;
         for (int g = 0; g < n; g += GROUP) {
             float y[ROWS];
-            const float *b_g = b + g * at.pitch, *c_g = c + g * at.pitch, *x_g = x + g * block_rows;
+            const float *b_g = b + g * pitch, *c_g = c + g * pitch, *x_g = x + g * block_rows;
             if (Row::SMALL && n - g >= GROUP)
-                scan_group<Row, ROWS, true>(state, y, b_g, c_g, x_g, at.pitch, block_rows, row, d_state, decay, dt, g,
+                scan_group<Row, ROWS, true>(state, y, b_g, c_g, x_g, pitch, block_rows, row, d_state, decay, dt, g,
                                             GROUP);
             else
-                scan_group<Row, ROWS, false>(state, y, b_g, c_g, x_g, at.pitch, block_rows, row, d_state, decay, dt,
+                scan_group<Row, ROWS, false>(state, y, b_g, c_g, x_g, pitch, block_rows, row, d_state, decay, dt,
                                              g, n - g);
             const int u = g + sub / (Row::LANES / GROUP);
             if (sub % (Row::LANES / GROUP) != 0 || u >= n) continue;
@@ -152,7 +159,7 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
 }
 
 #define SCAN_HEADS(name, lanes, values, fours, n_rows)                                                           \
-    extern "C" __global__ void __launch_bounds__(128)                                                            \
+    extern "C" __global__ void __launch_bounds__(128, 4)                                                          \
         ssm_scan_heads_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows,  \
                               View dt_bias, View d, View z, int chunk) {                                         \
         scan_heads<StateRow<lanes, values, fours>, n_rows>({y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z}, chunk); \

@@ -20,8 +20,14 @@ struct Case {
     tokens: Vec<u32>,
     positions: Vec<usize>,
     logits: Vec<Vec<f32>>,
-    peer_nmse_median: f64,
+    /// Of the peer; files that it has not seen say null.
+    peer_nmse_median: Option<f64>,
 }
+
+/// Most median error with 8-bit activations where there is no peer's: each product
+/// rounds to 1 part in 250, some 1e-5 of the square, which layers and states add up to
+/// 1e-3 (what mamba2's peer has, with Q8_0 weights too); twice that, as of a peer.
+const NO_PEER: f64 = 2e-3;
 
 fn numbers<T>(value: &Value, cast: impl Fn(f64) -> T) -> Vec<T> {
     let list = value.as_array().expect("an array");
@@ -43,7 +49,7 @@ fn read(json: &Path) -> Case {
             .iter()
             .map(|row| numbers(row, |x| x as f32))
             .collect(),
-        peer_nmse_median: v["peer_nmse_median"].as_f64().expect("a number"),
+        peer_nmse_median: v["peer_nmse_median"].as_f64(),
     }
 }
 
@@ -72,7 +78,7 @@ fn exact(case: &Case, layers: Layers) -> Result<(), Failed> {
     check(err <= 1e-5, format!("NMSE {err:.2e}"))
 }
 
-/// 8-bit activations: at most twice the peer's median error.
+/// 8-bit activations: at most twice the peer's median error, or [`NO_PEER`].
 fn default(case: &Case, layers: Layers) -> Result<(), Failed> {
     let mut s = layers.session(&case.file, params(320, 512, false))?;
     let got = wanted(case, &all_logits(&mut s, &case.tokens));
@@ -83,12 +89,10 @@ fn default(case: &Case, layers: Layers) -> Result<(), Failed> {
         .collect();
     errors.sort_by(f64::total_cmp);
     let median = errors[errors.len() / 2];
+    let most = case.peer_nmse_median.map_or(NO_PEER, |peer| 2.0 * peer);
     check(
-        median <= 2.0 * case.peer_nmse_median,
-        format!(
-            "median NMSE {median:.2e}, the peer's {:.2e}",
-            case.peer_nmse_median
-        ),
+        median <= most,
+        format!("median NMSE {median:.2e}, at most {most:.2e}"),
     )
 }
 

@@ -15,9 +15,15 @@ mod matmul;
 mod moe;
 #[path = "ops/norm.rs"]
 mod norm;
+#[path = "ops/recurrent.rs"]
+mod recurrent;
 #[path = "ops/reduce.rs"]
 mod reduce;
 #[path = "ops/rope.rs"]
 mod rope;
 #[path = "ops/rows.rs"]
 mod rows;
+#[path = "ops/ssm_conv.rs"]
+mod ssm_conv;
+#[path = "ops/ssm_scan.rs"]
+mod ssm_scan;

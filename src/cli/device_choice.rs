@@ -24,6 +24,21 @@ pub fn choose(args: &DeviceArgs) -> Result<Choice> {
     choose_among(args, required, &cuda::discover)
 }
 
+/// Where something runs that is no model: `named`, or the first GPU that can be used,
+/// else the CPU. That a named GPU is there is left to who opens it.
+pub fn device(named: Option<Device>) -> Result<Device> {
+    if let Some(device) = named {
+        return Ok(device);
+    }
+    let any = DeviceArgs {
+        n_gpu_layers: None,
+        device: None,
+        override_tensor: Vec::new(),
+    };
+    let gpu = choose(&any)?.gpu;
+    Ok(gpu.map_or(Device::Cpu, |gpu| Device::Cuda(gpu.index)))
+}
+
 fn choose_among(args: &DeviceArgs, required: bool, discover: &dyn Fn() -> Found) -> Result<Choice> {
     let layers = args.n_gpu_layers.unwrap_or(GpuLayers::Auto);
     let cpu = Choice {

@@ -61,7 +61,8 @@ fn parse_layers(text: &str) -> Result<GpuLayers, String> {
     }
 }
 
-fn parse_device(text: &str) -> Result<Device, String> {
+/// Reads `cpu`, `none` or `cuda0`, `cuda1`, ...
+pub fn parse_device(text: &str) -> Result<Device, String> {
     let name = text.to_ascii_lowercase();
     if name == "cpu" || name == "none" {
         return Ok(Device::Cpu);

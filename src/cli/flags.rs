@@ -298,7 +298,8 @@ pub fn token_count(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-fn positive(text: &str) -> std::result::Result<usize, String> {
+/// As [`token_count`], from 1.
+pub fn positive(text: &str) -> std::result::Result<usize, String> {
     match token_count(text) {
         Ok(n) if n > 0 => Ok(n),
         _ => Err(format!("not a whole number from 1 to {MAX_TOKENS}")),

@@ -17,6 +17,7 @@ mod interrupt;
 mod load;
 mod logits;
 mod model_path;
+mod ops;
 pub mod output;
 mod prompt;
 mod simple;
@@ -38,5 +39,6 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Template(args) => template::run(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Ops(args) => ops::run(args),
     }
 }

@@ -120,17 +120,20 @@ pub struct Cells {
     n_used: usize,
     /// `Some(n)`: tokens see less than `n` positions back.
     window: Option<i32>,
+    /// Cells that a sequence may have.
+    most: usize,
 }
 
 impl Cells {
-    /// Empty cells.
-    pub fn new(n_cells: usize, window: Option<u32>) -> Cells {
+    /// Empty cells, shared evenly by `n_seqs` sequences.
+    pub fn new(n_cells: usize, n_seqs: usize, window: Option<u32>) -> Cells {
         Cells {
             pos: vec![-1; n_cells],
             seq: vec![0; n_cells],
             n_used: 0,
             // No position reaches 2^30 (the reader of context sizes sees to it).
             window: window.map(|w| w.min(1 << 30) as i32),
+            most: n_cells / n_seqs,
         }
     }
 
@@ -147,32 +150,42 @@ impl Cells {
     /// Takes a cell for each token of `seq` at positions `first ..`; `None`,
     /// with nothing changed, when there are too few.
     pub fn place(&mut self, seq: i32, first: i32, n_tokens: usize) -> Option<Vec<i32>> {
-        let mut slots = Vec::with_capacity(n_tokens);
-        // Cells never used come first, so that a long context is not searched.
-        let fresh = self.n_used.min(self.pos.len().saturating_sub(n_tokens));
-        let start = if self.n_used == fresh { fresh } else { 0 };
-        for cell in start..self.pos.len() {
-            if slots.len() == n_tokens {
-                break;
-            }
-            let held = self.pos[cell];
-            let passed = self
-                .window
-                .is_some_and(|w| self.seq[cell] == seq && held + w <= first);
-            if held < 0 || passed {
-                slots.push(cell as i32);
-            }
-        }
+        let slots = match self.window {
+            Some(window) => self.free_or_passed(seq, first - window, n_tokens),
+            None => self.free(n_tokens),
+        };
         if slots.len() < n_tokens {
             return None;
         }
         for (i, &cell) in slots.iter().enumerate() {
-            let cell = cell as usize;
             self.pos[cell] = first + i as i32;
             self.seq[cell] = seq;
             self.n_used = self.n_used.max(cell + 1);
         }
-        Some(slots)
+        Some(slots.into_iter().map(|cell| cell as i32).collect())
+    }
+
+    /// At most `n` empty cells.
+    fn free(&self, n: usize) -> Vec<usize> {
+        // Cells never used come first, so that a long context is not searched.
+        let fresh = self.n_used.min(self.pos.len().saturating_sub(n));
+        let start = if self.n_used == fresh { fresh } else { 0 };
+        let empty = (start..self.pos.len()).filter(|&cell| self.pos[cell] < 0);
+        empty.take(n).collect()
+    }
+
+    /// At most `n` cells for `seq`: empty ones up to its share, so that it leaves the
+    /// others theirs, then its own up to position `passed`, which no coming token sees,
+    /// the oldest first, so that what is left has no gaps.
+    fn free_or_passed(&self, seq: i32, passed: i32, n: usize) -> Vec<usize> {
+        let own = self.of(seq);
+        let empty = (0..self.pos.len()).filter(|&cell| self.pos[cell] < 0);
+        let mut cells: Vec<usize> = empty
+            .take(n.min(self.most.saturating_sub(own.len())))
+            .collect();
+        let old = own.into_iter().take_while(|&c| self.pos[c] <= passed);
+        cells.extend(old.take(n - cells.len()));
+        cells
     }
 
     /// Cells of `seq` in order of position.
@@ -239,7 +252,7 @@ mod tests {
     #[test]
     fn window_cells_are_used_again_only_when_nobody_sees_them() {
         // Window 4, ubatch 2: 6 cells serve any length.
-        let mut cells = Cells::new(6, Some(4));
+        let mut cells = Cells::new(6, 1, Some(4));
         for first in (0..40).step_by(2) {
             let slots = cells.place(0, first, 2).expect("a free cell");
             assert_eq!(slots.len(), 2);
@@ -253,8 +266,25 @@ mod tests {
     }
 
     #[test]
+    fn a_long_sequence_leaves_the_others_their_cells() {
+        let mut cells = Cells::new(12, 2, Some(4));
+        for first in 0..40 {
+            cells.place(0, first, 1).expect("a free cell");
+        }
+        let held = |cells: &Cells, seq| -> Vec<i32> {
+            cells.of(seq).iter().map(|&c| cells.pos()[c]).collect()
+        };
+        assert_eq!(held(&cells, 0), [34, 35, 36, 37, 38, 39]);
+        for first in (0..40).step_by(2) {
+            cells.place(1, first, 2).expect("a free cell");
+        }
+        assert_eq!(held(&cells, 1), [34, 35, 36, 37, 38, 39]);
+        assert_eq!(held(&cells, 0), [34, 35, 36, 37, 38, 39]);
+    }
+
+    #[test]
     fn truncation_says_when_the_window_is_gone() {
-        let mut cells = Cells::new(6, Some(4));
+        let mut cells = Cells::new(6, 1, Some(4));
         for first in (0..10).step_by(2) {
             cells.place(0, first, 2).expect("a free cell");
         }
@@ -269,7 +299,7 @@ mod tests {
 
     #[test]
     fn full_cells_refuse_without_change() {
-        let mut cells = Cells::new(4, None);
+        let mut cells = Cells::new(4, 1, None);
         assert_eq!(cells.place(0, 0, 3), Some(vec![0, 1, 2]));
         assert_eq!(cells.place(0, 3, 2), None);
         assert_eq!(cells.pos(), [0, 1, 2]);

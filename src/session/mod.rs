@@ -103,8 +103,8 @@ impl Session {
         let greedy = model.graph(Wanted::Argmax, one, &shape)?;
         Ok(Session {
             argmax_on_device: devices.computes_output(&greedy),
-            cells: Cells::new(shape.n_cells, None),
-            cells_swa: Cells::new(shape.n_cells_swa, model.hparams().window),
+            cells: Cells::new(shape.n_cells, params.n_seqs, None),
+            cells_swa: Cells::new(shape.n_cells_swa, params.n_seqs, model.hparams().window),
             shape,
             devices,
             compiled: HashMap::new(),

@@ -48,11 +48,8 @@ impl Session {
         let (n_past, states) = (last.n_past, last.states.clone());
         let written = self.write_states(seq, &states);
         match written {
-            Ok(()) => {
-                self.forget_cells(seq, n_past);
-                self.n_past[seq] = n_past;
-            }
-            Err(_) => self.clear_seq(seq),
+            Ok(()) if self.forget_cells(seq, n_past) => self.n_past[seq] = n_past,
+            _ => self.clear_seq(seq),
         }
         written
     }
@@ -161,13 +158,26 @@ impl Session {
                 self.params.n_ctx
             )));
         }
+        // The tokens whose cells must be there: all, and those that a window sees.
+        let seen = |window: u32| n_past.min(window as usize - 1);
+        let in_window = self.model.hparams().window.map(seen);
+        let least = [n_past, in_window.unwrap_or(0)];
+        let most = [n_past, in_window.map_or(0, |_| n_past)];
         for (i, cells) in [&mut self.cells, &mut self.cells_swa]
             .into_iter()
             .enumerate()
         {
             let n = usize::try_from(number(2 + i)).map_err(|_| bad())?;
-            let first = n_past.checked_sub(n).ok_or_else(bad)? as i32;
-            cells.place(seq as i32, first, n).ok_or_else(bad)?;
+            if n < least[i] || n > most[i] {
+                return Err(bad());
+            }
+            let first = (n_past - n) as i32;
+            let no_room = || {
+                Error::DoesNotFit(format!(
+                    "the saved {n} cells of sliding windows are more than this session has; raise -ub"
+                ))
+            };
+            cells.place(seq as i32, first, n).ok_or_else(no_room)?;
         }
         // States are there only where there are tokens.
         self.n_past[seq] = n_past;

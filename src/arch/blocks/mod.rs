@@ -274,7 +274,12 @@ pub fn residual(
     part: Part<'_>,
 ) -> Result<TensorId> {
     let name = around.norm;
-    let h = rms_norm(g, x, &format!("blk.{il}.{name}.weight"), hp.norm_eps)?;
+    let mut weight = format!("blk.{il}.{name}");
+    // Falcon-H1's files lack the ending.
+    if g.weight_opt(&weight, &[hp.n_embd])?.is_none() {
+        weight.push_str(".weight");
+    }
+    let h = rms_norm(g, x, &weight, hp.norm_eps)?;
     let h = g.name(h, name, Some(il));
     let (mut y, mut x) = (part(g, h)?, x);
     if around.select {

@@ -7,6 +7,13 @@
 pub mod case;
 pub mod cases;
 pub mod compare;
+pub mod peak;
+pub mod perf;
+pub mod perf_table;
 pub mod random;
+pub mod sample;
+pub mod sets;
+pub mod shape;
+pub mod shapes;
 pub mod store;
 pub mod target;

@@ -7,6 +7,7 @@
 //! KV cache. `backend` and `bind` give a graph addresses, `exec` runs it.
 
 mod backend;
+pub mod bandwidth;
 mod bind;
 mod cells;
 pub mod context;

@@ -77,6 +77,18 @@ impl Stream {
         check(result, &format!("a copy from {}", self.context.name()))
     }
 
+    /// Copies `bytes` from device address `src` to `dst`.
+    ///
+    /// # Safety
+    /// Both have that many bytes, allocated until the stream is past the copy, and do
+    /// not overlap.
+    pub unsafe fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<()> {
+        self.context.make_current()?;
+        // SAFETY: the caller's promise.
+        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(dst, src, bytes, self.raw) };
+        check(result, &format!("a copy on {}", self.context.name()))
+    }
+
     /// Sets `bytes` from device address `dst` on to `value`.
     ///
     /// # Safety

@@ -8,6 +8,10 @@ mod moe;
 mod mul_mat;
 mod reduce;
 mod rows;
+mod sequences;
+mod ssm_conv;
+mod ssm_scan;
+pub mod support;
 
 use crate::backend::check::case::Case;
 use crate::error::Result;
@@ -25,6 +29,8 @@ pub fn all() -> Vec<Case> {
         mul_mat::cases(),
         attn::cases(),
         delta::cases(),
+        ssm_conv::cases(),
+        ssm_scan::cases(),
     ]
     .into_iter()
     .flatten()

@@ -10,7 +10,7 @@ pub const WARP: usize = 32;
 const ROWS_THREADS: usize = 256;
 
 /// Most blocks in the second and third dimension of a grid.
-const MOST_BLOCKS_YZ: usize = 65_535;
+pub const MOST_BLOCKS_YZ: usize = 65_535;
 
 /// A value-wise kernel (`map.cuh`) over the rows of `rows`: as many threads a row as
 /// it has values, or fours of values, up to a block. Appends `lanes` to `args`.

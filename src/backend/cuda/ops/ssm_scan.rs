@@ -1,7 +1,7 @@
 //! SSM_SCAN: token by token.
 
 use super::super::kernel::{Answer, Arg, Kernel, Node};
-use super::grids::WARP;
+use super::grids::{MOST_BLOCKS_YZ, WARP};
 use crate::graph::SsmScan;
 
 /// Shared memory holds floats.
@@ -27,8 +27,8 @@ fn heads(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
         64 => ("64", 8),
         128 => ("128", 8),
         256 => ("256", 4),
-        ..=128 => ("upto_128", 2),
-        ..=1024 => ("upto_1024", 1),
+        1..128 => ("upto_128", 2),
+        129..=1024 => ("upto_1024", 1),
         _ => return None,
     };
     // One token a sequence: many small blocks have more bytes under way. Long ones:
@@ -41,10 +41,12 @@ fn heads(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
     let block_rows = warps * warp_rows;
     let pitch = d_state.next_multiple_of(4);
     let shared = 2 * 2 * chunk * (pitch + block_rows) * FLOAT_BYTES;
-    let blocks = head_dim.div_ceil(block_rows) * n_head;
+    if n_head.max(n_seqs) > MOST_BLOCKS_YZ {
+        return None;
+    }
     let kernel = Kernel::new(
         format!("ssm_scan_heads_{name}"),
-        [grid(blocks, n_seqs)?, 1, 1],
+        [head_dim.div_ceil(block_rows), n_head, n_seqs],
         (warps * WARP) as u32,
     );
     Some(kernel.shared(shared).args(args(params, chunk)).into())
@@ -54,14 +56,14 @@ fn heads(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
 fn channels(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
     let [d_state, _, n_head, _] = node.src[0].ne;
     let (n, n_seqs, n_group) = (node.src[1].ne[2], node.src[6].ne[0], node.src[4].ne[1]);
-    if n_group != 1 {
+    if n_group != 1 || n_seqs > MOST_BLOCKS_YZ {
         return None;
     }
     // Lanes of a row of the state, channels of a block, tokens that pass together.
     let (name, lanes, channels, most) = match d_state {
         16 => ("16", 4, 16, 32),
-        ..=128 => ("upto_128", 32, 4, 8),
-        ..=1024 => ("upto_1024", 32, 4, GROUP),
+        1..=128 => ("upto_128", 32, 4, 8),
+        129..=1024 => ("upto_1024", 32, 4, GROUP),
         _ => return None,
     };
     let chunk = if n <= GROUP * n_seqs { GROUP } else { most };
@@ -70,16 +72,10 @@ fn channels(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
     let shared = (buffers + 3 * channels * chunk) * FLOAT_BYTES;
     let kernel = Kernel::new(
         format!("ssm_scan_channels_{name}"),
-        [grid(n_head.div_ceil(channels), n_seqs)?, 1, 1],
+        [n_head.div_ceil(channels), n_seqs, 1],
         (channels * lanes) as u32,
     );
     Some(kernel.shared(shared).args(args(params, chunk)).into())
-}
-
-/// Blocks for all sequences, when a grid may have so many.
-fn grid(blocks: usize, n_seqs: usize) -> Option<usize> {
-    let all = blocks.checked_mul(n_seqs)?;
-    (all <= i32::MAX as usize).then_some(all)
 }
 
 /// Operands in the order of `Scan` in `ssm_scan.cuh`, and tokens that pass together.
@@ -131,7 +127,8 @@ mod tests {
                     let kernel = launch([d_state, head_dim, n_head], 1, n, n_seqs);
                     let kernel = kernel.expect("supported");
                     assert!(kernel.shared_bytes <= 96 << 10, "{d_state} {n}");
-                    assert!(kernel.grid[0] as usize >= n_head * n_seqs);
+                    let blocks: usize = kernel.grid.iter().map(|&n| n as usize).product();
+                    assert!(blocks >= n_head * n_seqs);
                     let per_channel = launch([d_state, 1, n_head], d_state, n, n_seqs);
                     let kernel = per_channel.expect("supported");
                     assert!(kernel.shared_bytes <= 96 << 10, "{d_state} {n}");
@@ -144,7 +141,7 @@ mod tests {
     #[test]
     fn one_token_spreads_over_the_gpu() {
         let kernel = launch([128, 64, 48], 1, 1, 1).expect("supported");
-        assert!(kernel.grid[0] > 132 && kernel.block == 32);
+        assert!(kernel.grid[0] * kernel.grid[1] > 132 && kernel.block == 32);
         let kernel = launch([16, 1, 5120], 16, 4096, 1).expect("supported");
         assert!(kernel.grid[0] > 132);
     }
