@@ -1,12 +1,13 @@
-// GET_ROWS (of plain tables), SET_ROWS, CONT, CPY: rows between tensors and types.
+// GET_ROWS (of plain tables), SET_ROWS, CONT, CONCAT, CPY: rows between tensors and types.
 //
 //   get_rows_plain_<t>  table[k, r, n], ids[p, n] -> dst[k, p, n] in f32; an id
 //                       outside the table gives a zero row
 //   set_rows_<t>        cache[k, slots[i]] = x[k, i]; a slot outside is passed over
 //   copy_<t>            dst[k, ..] = x[k, ..] of any strides, f32 to t
+//   concat              dst[first .. first + k, ..] = x[k, ..] in f32
 //
 // <t> is f32, f16 or bf16. Grid and `lanes` as in map.cuh, over the rows of dst (of
-// x for SET_ROWS).
+// x for SET_ROWS and CONCAT).
 #include "map.cuh"
 
 template <typename T>
@@ -40,6 +41,16 @@ __device__ __forceinline__ void copy(const View& dst, const View& x, int lanes) 
     const RowIndex at = row_index(dst, p.row);
     if (!is_live(dst, at)) return;
     copy_row(row_of<T>(dst, at.i1, at.i2, at.i3), row_of<const float>(x, at.i1, at.i2, at.i3), dim(dst, 0), p);
+}
+
+extern "C" __global__ void concat(View dst, View x, int first, int lanes) {
+    start();
+    const Place p = place(lanes);
+    if (p.row >= n_rows(x)) return;
+    const RowIndex at = row_index(x, p.row);
+    if (!is_live(x, at)) return;
+    float* y = row_of<float>(dst, at.i1, at.i2, at.i3) + first;
+    copy_row(y, row_of<const float>(x, at.i1, at.i2, at.i3), x.ne[0], p);
 }
 
 #define PLAIN_TYPE(name, T)                                                                       \

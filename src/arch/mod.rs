@@ -18,7 +18,9 @@ mod nemotron_h_moe;
 mod phi3;
 mod qwen2;
 mod qwen3;
+mod qwen35;
 mod qwen3moe;
+mod qwen3next;
 mod smollm3;
 
 pub use hparams::{Hparams, Recurrent, RopeOverrides, RopeScaling};
@@ -90,6 +92,8 @@ pub const REGISTRY: &[(&str, Read)] = &[
     ("qwen2", qwen2::read),
     ("qwen3", qwen3::read),
     ("qwen3moe", qwen3moe::read),
+    ("qwen3next", qwen3next::read),
+    ("qwen35", qwen35::read),
     ("gemma2", gemma2::read),
     ("gemma3", gemma3::read),
     ("phi3", phi3::read),

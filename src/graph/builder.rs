@@ -175,6 +175,11 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Rows of `parts`, one behind the other.
+    pub fn concat(&mut self, parts: &[TensorId]) -> Result<TensorId> {
+        self.op(Op::Concat, parts)
+    }
+
     /// Appends an op; the shape rule checks its operands.
     pub fn op(&mut self, op: Op, src: &[TensorId]) -> Result<TensorId> {
         let operands: Vec<&Tensor> = src.iter().map(|&id| self.graph.get(id)).collect();

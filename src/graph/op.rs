@@ -149,6 +149,8 @@ pub enum Op {
     MoeSum,
     /// A contiguous copy.
     Cont,
+    /// `a [k, ..], b [l, ..], .. -> [k + l + .., ..]`: row by row, one behind the other.
+    Concat,
     /// `x -> x` in another float type.
     Cpy {
         dtype: DType,
@@ -287,6 +289,7 @@ impl Op {
             Op::Argmax => "ARGMAX",
             Op::TopK { .. } => "TOP_K",
             Op::Cont => "CONT",
+            Op::Concat => "CONCAT",
             Op::Cpy { .. } => "CPY",
             Op::SumRows => "SUM_ROWS",
             Op::Mean => "MEAN",
@@ -327,6 +330,7 @@ impl Op {
             Op::HeadRows(h) => h.n_operands()..=h.n_operands(),
             Op::GetRows | Op::Add | Op::Mul | Op::Div => 2..=2,
             Op::SetRows => 3..=3,
+            Op::Concat => 2..=8,
             Op::RmsNorm { .. } | Op::Glu(_) => 1..=2,
             Op::Rope(_) => 2..=3,
             Op::Attn(..) => 7..=7,

@@ -67,6 +67,7 @@ impl Op {
             Op::MulMatId => mul_mat_id(a, src[1], src[2]),
             Op::FusedMulMat(f) => fused_mul_mat(f, src),
             Op::GetRows => get_rows(a, src[1]),
+            Op::Concat => concat(src),
             Op::SetRows => set_rows(a, src[1], src[2]),
             Op::Rope(p) => rope(a, src[1], src.get(2).copied(), p.n_rot),
             Op::HeadRows(h) => head_rows(h, src),
@@ -129,6 +130,15 @@ impl Op {
             | Op::Cont => is_f32(a).then(|| f32_like(a, a.ne)),
         }
     }
+}
+
+fn concat(src: &[&Tensor]) -> Option<Shape> {
+    let a = src[0];
+    let fits = |t: &&Tensor| is_f32(t) && t.ne[1..] == a.ne[1..] && t.live == a.live;
+    let rows_live = a.live.is_none_or(|l| l.dim > 0);
+    let k = src.iter().map(|t| t.ne[0]).sum();
+    let ne = [k, a.ne[1], a.ne[2], a.ne[3]];
+    (src.iter().all(fits) && rows_live).then(|| f32_like(a, ne))
 }
 
 fn int_rows(like: &Tensor, ne: [usize; 4]) -> Shape {

@@ -1,7 +1,7 @@
-//! GET_ROWS, SET_ROWS, CONT, CPY.
+//! GET_ROWS, SET_ROWS, CONT, CONCAT, CPY.
 
 use super::harness::*;
-use llama_rs::graph::{Op, TensorId};
+use llama_rs::graph::{Builder, Op, TensorId};
 use llama_rs::quant::DType;
 use std::sync::Arc;
 
@@ -190,6 +190,36 @@ fn cpy_of_a_view_to_every_float_type() {
         // Rounding is defined to the bit: to nearest, ties to even.
         close(&format!("CPY {dtype:?}"), &got, &want, |_| 0.0);
     }
+}
+
+#[test]
+fn concat_of_views_with_dead_rows() {
+    let (widths, n, n_live) = ([3, 8, 1], 6, 4);
+    let mut store = Store::default();
+    let mut parts = Vec::new();
+    for (i, k) in widths.into_iter().enumerate() {
+        let mut part = Random(17 + i as u64).units(k * n);
+        part[n_live * k..].fill(f32::NAN);
+        store.f32(&i.to_string(), &[k, n], &part);
+        parts.push(part);
+    }
+    let store = Arc::new(store);
+    let got = run(&store, &Setup::tokens(n, n_live), |b| {
+        let part = |b: &mut Builder<'_>, i: usize| {
+            let x = operand(b, &store, &i.to_string());
+            live(b, x, 1)
+        };
+        let (x, z) = (part(b, 0), part(b, 2));
+        let y = part(b, 1);
+        let y = b.slice(y, 0, 2, 5)?;
+        b.op(Op::Concat, &[x, y, z])
+    });
+    let row = |t: usize| {
+        let y = &parts[1][t * 8 + 2..t * 8 + 7];
+        [&parts[0][t * 3..][..3], y, &parts[2][t..][..1]].concat()
+    };
+    let want: Vec<f32> = (0..n_live).flat_map(row).collect();
+    close("CONCAT", &got, &wide(&want), |_| 0.0);
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! Pieces that architectures share: embedding, attention, feed-forward, head.
 
+pub mod delta_net;
 mod moe;
 mod ssm;
 
-pub use moe::{Weights, moe, moe_relu_sqr, shared_expert};
+pub use moe::{Weights, gated_shared_expert, moe, moe_relu_sqr, shared_expert};
 pub use ssm::{Mamba, Mamba2, Norms};
 
 use super::{CacheShape, Hparams};
@@ -53,6 +54,9 @@ pub struct Attention {
     pub temperature: Option<(f32, u32)>,
     /// RMS norm over each head of Q and K.
     pub qk_norm: bool,
+    /// `attn_q` gives Q and a gate of each head; the heads' output is multiplied by the
+    /// gate's sigmoid.
+    pub output_gate: bool,
 }
 
 impl Attention {
@@ -65,6 +69,7 @@ impl Attention {
             softcap: None,
             temperature: None,
             qk_norm: false,
+            output_gate: false,
         }
     }
 }
@@ -97,6 +102,26 @@ fn project_qkv(g: &mut Builder<'_>, hp: &Hparams, il: usize, x: TensorId) -> Res
     Ok([part(n_q)?, part(n_k)?, part(n_v)?])
 }
 
+/// Q `[head_dim, n_head, n]` and the gate's sigmoid `[head_dim * n_head, n]`, from
+/// `attn_q` which has both of each head side by side; then K and V.
+fn project_gated(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    il: usize,
+    x: TensorId,
+) -> Result<([TensorId; 3], TensorId)> {
+    let (n, hd, n_head) = (g.graph.get(x).ne[1], hp.head_dim_k, hp.n_head[il]);
+    let both = linear(g, x, &format!("blk.{il}.attn_q"), 2 * hd * n_head)?;
+    let both = g.split_rows(both, [2 * hd, n_head])?;
+    let q = g.slice(both, 0, 0, hd)?;
+    let gate = g.slice(both, 0, hd, hd)?;
+    let gate = g.unary(UnaryKind::Sigmoid, gate)?;
+    let gate = g.reshape(gate, &[hd * n_head, n])?;
+    let k = linear(g, x, &format!("blk.{il}.attn_k"), hp.n_embd_k(il))?;
+    let v = linear(g, x, &format!("blk.{il}.attn_v"), hp.n_embd_v(il))?;
+    Ok(([q, k, v], gate))
+}
+
 /// Self-attention of layer `il` over its cache; gives the output projection.
 pub fn attention(
     g: &mut Builder<'_>,
@@ -108,9 +133,16 @@ pub fn attention(
 ) -> Result<TensorId> {
     let n = g.width.n_tokens;
     let (hd, n_head, n_head_kv) = (hp.head_dim_k, hp.n_head[il], hp.n_head_kv[il]);
-    let [q, k, v] = project_qkv(g, hp, il, x)?;
+    let ([q, k, v], gate) = match spec.output_gate {
+        true => project_gated(g, hp, il, x).map(|(qkv, gate)| (qkv, Some(gate)))?,
+        false => (project_qkv(g, hp, il, x)?, None),
+    };
     let turn = |g: &mut Builder<'_>, x, n_head, norm: &str| -> Result<TensorId> {
-        let mut x = g.reshape(x, &[hd, n_head, n])?;
+        let mut x = x;
+        // Beside a gate, heads are apart already.
+        if g.graph.get(x).ne != [hd, n_head, n, 1] {
+            x = g.reshape(x, &[hd, n_head, n])?;
+        }
         if spec.qk_norm {
             x = rms_norm(g, x, &format!("blk.{il}.{norm}.weight"), hp.norm_eps)?;
         }
@@ -160,7 +192,10 @@ pub fn attention(
         n_head,
         n_head_kv,
     };
-    let out = g.attn(params, shape, q, k, v)?;
+    let mut out = g.attn(params, shape, q, k, v)?;
+    if let Some(gate) = gate {
+        out = g.mul(out, gate)?;
+    }
     let out = g.name(out, "attn", Some(il));
     let out = linear(g, out, &format!("blk.{il}.attn_output"), hp.n_embd)?;
     Ok(g.name(out, "attn_out", Some(il)))

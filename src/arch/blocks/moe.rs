@@ -20,7 +20,8 @@ fn experts(
 }
 
 /// Mixture of experts: softmax over all, the best `n_expert_used`, their
-/// weights scaled to sum 1 (`norm_weights`), SwiGLU in each.
+/// weights scaled to sum 1 (`norm_weights`), SwiGLU in each. A file may have gate and up
+/// in one, `ffn_gate_up_exps`.
 pub fn moe(
     g: &mut Builder<'_>,
     hp: &Hparams,
@@ -34,9 +35,16 @@ pub fn moe(
     let [ids, weights] = g.moe_route(logits, hp.n_expert_used, norm_weights)?;
     let ids = g.name(ids, "moe_ids", Some(il));
     let x = g.reshape(x, &[hp.n_embd, 1, n])?;
-    let gate = experts(g, hp, &format!("{ffn}_gate"), x, ids, n_ff)?;
-    let up = experts(g, hp, &format!("{ffn}_up"), x, ids, n_ff)?;
-    let h = g.glu(GluKind::Swiglu, gate, up)?;
+    let fused = format!("{ffn}_gate_up_exps.weight");
+    let fused = g.weight_opt(&fused, &[hp.n_embd, 2 * n_ff, hp.n_expert])?;
+    let h = if fused.is_some() {
+        let both = experts(g, hp, &format!("{ffn}_gate_up"), x, ids, 2 * n_ff)?;
+        g.op(Op::Glu(GluKind::Swiglu), &[both])?
+    } else {
+        let gate = experts(g, hp, &format!("{ffn}_gate"), x, ids, n_ff)?;
+        let up = experts(g, hp, &format!("{ffn}_up"), x, ids, n_ff)?;
+        g.glu(GluKind::Swiglu, gate, up)?
+    };
     let y = experts(g, hp, &format!("{ffn}_down"), h, ids, hp.n_embd)?;
     let out = g.op(Op::MoeSum, &[y, weights])?;
     Ok(g.name(out, "ffn_moe_out", Some(il)))
@@ -55,6 +63,20 @@ pub fn shared_expert(
     let h = g.glu(GluKind::Swiglu, gate, up)?;
     let out = linear(g, h, &format!("blk.{il}.ffn_down_shexp"), hp.n_embd)?;
     Ok(g.name(out, "ffn_shexp", Some(il)))
+}
+
+/// [`shared_expert`] times the sigmoid of a gate of its own.
+pub fn gated_shared_expert(
+    g: &mut Builder<'_>,
+    hp: &Hparams,
+    il: usize,
+    x: TensorId,
+    n_ff: usize,
+) -> Result<TensorId> {
+    let y = shared_expert(g, hp, il, x, n_ff)?;
+    let share = linear(g, x, &format!("blk.{il}.ffn_gate_inp_shexp"), 1)?;
+    let share = g.unary(UnaryKind::Sigmoid, share)?;
+    g.mul(y, share)
 }
 
 /// How scores become the weights of the chosen experts.

@@ -11,7 +11,7 @@ use crate::graph::{
 };
 
 /// Taps of a convolution; files have 4.
-const MOST_TAPS: usize = 16;
+pub(super) const MOST_TAPS: usize = 16;
 
 /// What is done with dt, B and C of [`Mamba`] before they are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,20 +40,20 @@ pub struct Mamba2 {
 }
 
 /// The size under `key`, which must be there, within `least ..= most`.
-fn size(keys: &Keys<'_>, key: &str, least: usize, most: usize) -> Result<usize> {
+pub(super) fn size(keys: &Keys<'_>, key: &str, least: usize, most: usize) -> Result<usize> {
     match keys.size(key, most)? {
         value if value < least => Err(damaged(keys, format!("{key} is {value}, below {least}"))),
         value => Ok(value),
     }
 }
 
-fn damaged(keys: &Keys<'_>, cause: String) -> Error {
+pub(super) fn damaged(keys: &Keys<'_>, cause: String) -> Error {
     let fix = "the file is damaged; fetch it again";
     Error::file(keys.meta.path(), format!("{}.{cause}", keys.arch), fix)
 }
 
 /// Depthwise convolution of `x [channels, n]` along the tokens, then SiLU.
-fn conv(
+pub(super) fn conv(
     g: &mut Builder<'_>,
     state: &Recurrent,
     cache: &CacheShape,
@@ -101,7 +101,7 @@ fn scan(
 }
 
 /// `count` rows of `len` values each, from value `start` of each row of x on.
-fn rows_of(
+pub(super) fn rows_of(
     g: &mut Builder<'_>,
     x: TensorId,
     start: usize,

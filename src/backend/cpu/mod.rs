@@ -82,6 +82,7 @@ fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         Op::GetRows => rows::get_rows(ctx, node, worker),
         Op::SetRows => rows::set_rows(ctx, node, worker),
         Op::Cont => rows::cont(ctx, node, worker),
+        Op::Concat => rows::concat(ctx, node, worker),
         Op::Cpy { .. } => rows::cpy(ctx, node, worker),
         Op::RmsNorm { eps } => norm::rms_norm(ctx, node, worker, eps),
         Op::Norm { eps } => norm::norm(ctx, node, worker, eps),

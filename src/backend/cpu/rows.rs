@@ -57,6 +57,21 @@ pub fn cont(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     }
 }
 
+/// Rows one behind the other.
+pub fn concat(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
+    let dst = node.dst(ctx);
+    for (at, out) in dst.my_rows(worker) {
+        let mut rest = out;
+        for i in 0..node.src.len() {
+            let src = node.src(ctx, i);
+            let row = src.row(at);
+            let (part, behind) = rest.split_at_mut(row.len());
+            part.copy_from_slice(row);
+            rest = behind;
+        }
+    }
+}
+
 /// A copy in another float type.
 pub fn cpy(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     let (dst, x) = (node.dst(ctx), node.src(ctx, 0));

@@ -221,6 +221,19 @@ pub fn cases() -> Vec<Case> {
         }
         cases.push(simple("", Op::Cont, SAME, vec![x.values(delicate)], 0));
     }
+    let parts = [
+        vec![x(&[1]), x(&[2])],
+        vec![x(&[67, 9]).live(1), x(&[130, 9]).live(1).window(0, 3, 101)],
+        vec![
+            x(&[64, 3, 9]).live(2),
+            x(&[128, 3, 9]).live(2),
+            x(&[256, 3, 9]).live(2),
+        ],
+        vec![x(&[4, 70_001]), x(&[8, 70_001])],
+    ];
+    for parts in parts {
+        cases.push(simple("", Op::Concat, SAME, parts, LIVE));
+    }
     let live = x(&[130, 3, 9]).live(2).window(0, 2, 128);
     cases.push(simple("", Op::Cont, SAME, vec![live], LIVE));
     for dtype in FLOATS {

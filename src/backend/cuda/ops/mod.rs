@@ -40,6 +40,7 @@ pub fn kernels(node: &Node<'_>) -> Option<Answer> {
         Op::GetRows => rows::get_rows(node),
         Op::SetRows => rows::set_rows(node),
         Op::Cont => rows::cont(node),
+        Op::Concat => rows::concat(node),
         Op::Cpy { .. } => rows::cpy(node),
         Op::RmsNorm { eps } => norm::rms_norm(node, eps),
         Op::Norm { eps } => norm::norm(node, eps),

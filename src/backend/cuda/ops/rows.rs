@@ -2,7 +2,7 @@
 
 use super::super::kernel::{Answer, Arg, Kernel, Node, n_rows};
 use super::grids;
-use crate::graph::Origin;
+use crate::graph::{Origin, Tensor};
 use crate::quant::DType;
 
 /// Threads that unpack one row of a weight.
@@ -32,6 +32,20 @@ pub fn set_rows(node: &Node<'_>) -> Option<Answer> {
 
 pub fn cont(node: &Node<'_>) -> Option<Answer> {
     copy(node)
+}
+
+/// One launch for each operand.
+pub fn concat(node: &Node<'_>) -> Option<Answer> {
+    let mut first = 0;
+    let one = |(i, x): (usize, &&Tensor)| {
+        let args = [Arg::Dst, Arg::Src(i), Arg::I32(first as i32)];
+        first += x.ne[0];
+        grids::map("concat", x, args)
+    };
+    Some(Answer {
+        kernels: node.src.iter().enumerate().map(one).collect(),
+        scratch_bytes: 0,
+    })
 }
 
 pub fn cpy(node: &Node<'_>) -> Option<Answer> {
