@@ -11,7 +11,8 @@ use llama_rs::model::{Model, Overrides};
 /// Loads a fixture with keys of its architecture replaced.
 fn load(file: &str, keys: &[(&str, u32)]) -> llama_rs::Result<Model> {
     let arch = file.split("-dense").next().expect("a name");
-    let full = |(key, value): &(&str, u32)| (format!("{arch}.{key}"), Value::U32(*value));
+    let full =
+        |(key, value): &(&str, u32)| (format!("{arch}.{key}"), Value::Uint(u64::from(*value)));
     let overrides = Overrides {
         kv: keys.iter().map(full).collect(),
         ..Overrides::default()
