@@ -4,6 +4,7 @@ mod products;
 mod rows;
 mod states;
 
+use super::compare::within;
 use super::sample::Sample;
 use super::shape::ShapeText;
 use crate::error::{Error, Result};
@@ -223,7 +224,8 @@ impl OpRow {
                 self.name, self.takes
             )));
         };
-        make(&ShapeText::parse(shape)?, most_bytes)
+        let shape = ShapeText::parse(shape).map_err(within(self.name.to_string()))?;
+        make(&shape, most_bytes)
     }
 }
 
