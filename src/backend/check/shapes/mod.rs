@@ -106,6 +106,7 @@ pub const OPS: &[OpRow] = &[
         rows::FORM,
         rows::sum_rows,
     ),
+    row("SUM", "x [..] -> [1]", rows::FORM, rows::sum),
     row("MEAN", "x [k, ..] -> [1, ..]", rows::FORM, rows::mean),
     row(
         "CUMSUM",
@@ -118,6 +119,12 @@ pub const OPS: &[OpRow] = &[
         "view [..] -> contiguous copy",
         rows::FORM,
         rows::cont,
+    ),
+    row(
+        "CONCAT",
+        "a, b [k, ..] -> [2 k, ..]",
+        rows::FORM,
+        rows::concat,
     ),
     inner("CPY", "x [..] -> the same as F32, F16 or BF16"),
     row(

@@ -65,6 +65,10 @@ pub fn unary(shape: &ShapeText, most: usize) -> Result<Sample> {
     )
 }
 
+pub fn concat(shape: &ShapeText, most: usize) -> Result<Sample> {
+    same(Op::Concat, 2, shape, most)
+}
+
 pub fn glu(shape: &ShapeText, most: usize) -> Result<Sample> {
     same(Op::Glu(GluKind::Swiglu), 2, shape, most)
 }
@@ -119,6 +123,10 @@ pub fn sum_rows(shape: &ShapeText, most: usize) -> Result<Sample> {
 
 pub fn mean(shape: &ShapeText, most: usize) -> Result<Sample> {
     summed(Op::Mean, shape, most)
+}
+
+pub fn sum(shape: &ShapeText, most: usize) -> Result<Sample> {
+    summed(Op::Sum, shape, most)
 }
 
 pub fn cumsum(shape: &ShapeText, most: usize) -> Result<Sample> {
