@@ -154,12 +154,12 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
 }
 
 // `blocks` at least on an SM: what a warp may have in registers, tokens in advance.
-#define SCAN_CHANNELS(name, lanes, values, fours, channels, blocks)                                               \
+#define SCAN_CHANNELS(name, lanes, values, fours, channels, blocks)                                                \
     extern "C" __global__ void __launch_bounds__(channels * lanes, blocks)                                         \
         ssm_scan_channels_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows, \
-                                 View dt_bias, View d, View z, int chunk) {                                       \
-        scan_channels<StateRow<lanes, values, fours>, channels>({y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z}, \
-                                                                chunk);                                           \
+                                 View dt_bias, View d, View z, int chunk) {                                        \
+        const Scan scan = {y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z};                                    \
+        scan_channels<StateRow<lanes, values, fours>, channels>(scan, chunk);                                      \
     }
 
 SCAN_CHANNELS(16, 4, 4, true, 16, 10)

@@ -43,43 +43,134 @@ __device__ __forceinline__ float stage_heads(const Scan& p, const HeadRowsAt& at
     return dt;
 }
 
-// Up to GROUP tokens on the rows of a lane; FULL: exactly so many. `buffer` begins at
-// the first of them. `y[r]` becomes the sums of the token that this lane writes.
+// One token on the rows of a lane: `add` is x * dt of each, `sums` this lane's part of y.
+template <typename Row, int ROWS>
+__device__ __forceinline__ void scan_token(float (&state)[ROWS][Row::N], float (&sums)[ROWS][GROUP], int u,
+                                           const float* b, const float* c, const float (&add)[ROWS], float decay,
+                                           int d_state) {
+    const int lane = threadIdx.x % Row::LANES;
+    float b_u[Row::N], c_u[Row::N];
+    Row::load(b_u, b, lane, d_state);
+    Row::load(c_u, c, lane, d_state);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (int i = 0; i < Row::N; i++) {
+            if (!Row::used(i, d_state)) continue;
+            state[r][i] = fmaf(state[r][i], decay, add[r] * b_u[i]);
+            sums[r][u] = fmaf(state[r][i], c_u[i], sums[r][u]);
+        }
+    }
+}
+
+// Up to GROUP tokens in shared memory, where pointers are at the first of them; FULL:
+// exactly so many. `y[r]` becomes the sum of the token that this lane writes.
 template <typename Row, int ROWS, bool FULL>
 __device__ __forceinline__ void scan_group(float (&state)[ROWS][Row::N], float (&y)[ROWS], const float* b,
-                                           const float* c, const float* x, int pitch, int block_rows, int row,
-                                           int d_state, float decay, float dt, int first, int n) {
-    const int lane = threadIdx.x % Row::LANES;
+                                           const float* c, const float* x, int block_rows, int d_state, float decay,
+                                           float dt, int first, int n) {
     float sums[ROWS][GROUP] = {};
 #pragma unroll
     for (int u = 0; u < GROUP; u++) {
         if (FULL || u < n) {
             const float decay_u = __shfl_sync(ALL_LANES, decay, first + u);
             const float dt_u = __shfl_sync(ALL_LANES, dt, first + u);
-            float b_u[Row::N], c_u[Row::N];
-            Row::load(b_u, b + u * pitch, lane, d_state);
-            Row::load(c_u, c + u * pitch, lane, d_state);
+            float add[ROWS];
 #pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const float add = x[u * block_rows + row + r * Row::PER_WARP] * dt_u;
-#pragma unroll
-                for (int i = 0; i < Row::N; i++) {
-                    if (!Row::used(i, d_state)) continue;
-                    state[r][i] = fmaf(state[r][i], decay_u, add * b_u[i]);
-                    sums[r][u] = fmaf(state[r][i], c_u[i], sums[r][u]);
-                }
-            }
+            for (int r = 0; r < ROWS; r++) add[r] = x[u * block_rows + r * Row::PER_WARP] * dt_u;
+            const int pitch = Row::pitch(d_state);
+            scan_token<Row, ROWS>(state, sums, u, b + u * pitch, c + u * pitch, add, decay_u, d_state);
         }
     }
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) y[r] = sums_of_tokens<Row::LANES>(sums[r], lane);
+    for (int r = 0; r < ROWS; r++) y[r] = sums_of_tokens<Row::LANES>(sums[r], threadIdx.x % Row::LANES);
+}
+
+// A step of one token, past shared memory: everything is under way at once.
+template <typename Row, int ROWS>
+__device__ __forceinline__ void scan_one(const Scan& p, const HeadRowsAt& at, float (&state)[ROWS][Row::N], int row,
+                                         int t, const float* b, const float* c, float a, float bias, float d) {
+    const int lane = threadIdx.x % Row::LANES;
+    const float dt_raw = row_of<const float>(p.dt, t)[at.h];
+    float x[ROWS], z[ROWS], add[ROWS], sums[ROWS][GROUP] = {};
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        // Rows that are not there repeat the last one.
+        const int i = at.first_row + min(row + r * Row::PER_WARP, at.n_rows - 1);
+        x[r] = row_of<const float>(p.x, at.h, t)[i];
+        z[r] = p.z.data ? row_of<const float>(p.z, at.h, t)[i] : 0.f;
+    }
+    const float dt = Softplus()(dt_raw + bias), decay = expf(dt * a);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) add[r] = x[r] * dt;
+    scan_token<Row, ROWS>(state, sums, 0, b, c, add, decay, Row::d_state(p.state));
+    // The first lanes have the sums of the first token, the only one: a row for each.
+    static_assert(ROWS <= Row::LANES / GROUP, "a lane for each row");
+    float y_own = 0.f, x_own = 0.f, z_own = 0.f;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const float y = sums_of_tokens<Row::LANES>(sums[r], lane);
+        if (lane == r) y_own = y, x_own = x[r], z_own = z[r];
+    }
+    const int at_row = row + lane * Row::PER_WARP;
+    if (lane < ROWS && at_row < at.n_rows)
+        row_of<float>(p.y, at.h, t)[at.first_row + at_row] =
+            finished(y_own, p.d.data, d, x_own, p.z.data, z_own);
+}
+
+// All tokens of a sequence, through shared memory.
+template <typename Row, int ROWS>
+__device__ __forceinline__ void scan_all(const Scan& p, const HeadRowsAt& at, const Sequence& seq,
+                                         float (&state)[ROWS][Row::N], int row, float a, float bias, float d) {
+    constexpr int EACH = Row::LANES / GROUP;  // lanes of a token's sum
+    const int d_state = Row::d_state(p.state), pitch = Row::pitch(d_state);
+    const int chunk = at.chunk, block_rows = at.block_rows, sub = threadIdx.x % Row::LANES;
+    const int buffer_floats = 2 * chunk * (pitch + block_rows);
+    float* shared = scan_shared();
+    float dt_next = 0.f;
+    // The first round only copies.
+    for (int t = -chunk, odd = 1; t < seq.n; t += chunk, odd ^= 1) {
+        const int n = min(chunk, seq.n - t), next = t + chunk;
+        float dt = 0.f, decay = 0.f;
+        if (t >= 0) {
+            dt = Softplus()(dt_next + bias);
+            decay = expf(dt * a);
+        }
+        stage_wait<0>();
+        __syncthreads();  // this buffer is there, and nobody uses the other one any more
+        if (next < seq.n)
+            dt_next = stage_heads<Row>(p, at, shared + (odd ^ 1) * buffer_floats, seq.first + next,
+                                       min(chunk, seq.n - next));
+        if (t < 0) continue;
+        const float* b = shared + odd * buffer_floats;
+        const float* c = b + chunk * pitch;
+        const float* x = c + chunk * pitch;
+        const float* z = x + chunk * block_rows;
+        for (int g = 0; g < n; g += GROUP) {
+            float y[ROWS];
+            const float *b_g = b + g * pitch, *c_g = c + g * pitch, *x_g = x + g * block_rows + row;
+            if (Row::SMALL && n - g >= GROUP)
+                scan_group<Row, ROWS, true>(state, y, b_g, c_g, x_g, block_rows, d_state, decay, dt, g, GROUP);
+            else
+                scan_group<Row, ROWS, false>(state, y, b_g, c_g, x_g, block_rows, d_state, decay, dt, g, n - g);
+            const int u = g + sub / EACH;
+            if (sub % EACH != 0 || u >= n) continue;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const int at_row = row + r * Row::PER_WARP, in_chunk = u * block_rows + at_row;
+                if (at_row < at.n_rows)
+                    row_of<float>(p.y, at.h, seq.first + t + u)[at.first_row + at_row] =
+                        finished(y[r], p.d.data, d, x[in_chunk], p.z.data, p.z.data ? z[in_chunk] : 0.f);
+            }
+        }
+    }
 }
 
 template <typename Row, int ROWS>
 __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
     constexpr int WARP_ROWS = Row::PER_WARP * ROWS;
     let_next_start();
-    const int d_state = Row::d_state(p.state), pitch = Row::pitch(d_state);
+    const int d_state = Row::d_state(p.state);
     const int head_dim = p.state.ne[1], n_head = p.state.ne[2];
     const int block_rows = blockDim.x / WARP * WARP_ROWS;
     HeadRowsAt at;
@@ -113,44 +204,12 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
         for (int i = 0; i < Row::N; i++) state[r][i] = 0.f;
         if (there) Row::load(state[r], states + (long long)at_row * d_state, sub, d_state);
     }
-    const int buffer_floats = 2 * chunk * (pitch + block_rows);
-    float* shared = scan_shared();
-    float dt_next = 0.f;
-    // The first round only copies.
-    for (int t = -chunk, odd = 1; t < seq.n; t += chunk, odd ^= 1) {
-        const int n = min(chunk, seq.n - t), next = t + chunk;
-        const float dt_here = dt_next;
-        stage_wait<0>();
-        __syncthreads();  // this buffer is there, and nobody uses the other one any more
-        if (next < seq.n)
-            dt_next = stage_heads<Row>(p, at, shared + (odd ^ 1) * buffer_floats, seq.first + next,
-                                       min(chunk, seq.n - next));
-        if (t < 0) continue;
-        const float dt = Softplus()(dt_here + bias), decay = expf(dt * a);
-        const float* b = shared + odd * buffer_floats;
-        const float* c = b + chunk * pitch;
-        const float* x = c + chunk * pitch;
-        const float* z = x + chunk * block_rows;
-        for (int g = 0; g < n; g += GROUP) {
-            float y[ROWS];
-            const float *b_g = b + g * pitch, *c_g = c + g * pitch, *x_g = x + g * block_rows;
-            if (Row::SMALL && n - g >= GROUP)
-                scan_group<Row, ROWS, true>(state, y, b_g, c_g, x_g, pitch, block_rows, row, d_state, decay, dt, g,
-                                            GROUP);
-            else
-                scan_group<Row, ROWS, false>(state, y, b_g, c_g, x_g, pitch, block_rows, row, d_state, decay, dt,
-                                             g, n - g);
-            const int u = g + sub / (Row::LANES / GROUP);
-            if (sub % (Row::LANES / GROUP) != 0 || u >= n) continue;
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const int at_row = row + r * Row::PER_WARP, in_chunk = u * block_rows + at_row;
-                if (at_row < at.n_rows)
-                    row_of<float>(p.y, at.h, seq.first + t + u)[at.first_row + at_row] =
-                        finished(y[r], p.d.data, d, x[in_chunk], p.z.data, p.z.data ? z[in_chunk] : 0.f);
-            }
-        }
-    }
+    const float* b = row_of<const float>(p.b, at.group, seq.first);
+    const float* c = row_of<const float>(p.c, at.group, seq.first);
+    if (seq.n == 1 && (!Row::FOURS || (in_fours(b, 0) && in_fours(c, 0))))
+        scan_one<Row, ROWS>(p, at, state, row, seq.first, b, c, a, bias, d);
+    else
+        scan_all<Row, ROWS>(p, at, seq, state, row, a, bias, d);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         const int at_row = row + r * Row::PER_WARP;
@@ -158,16 +217,18 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
     }
 }
 
-#define SCAN_HEADS(name, lanes, values, fours, n_rows)                                                           \
-    extern "C" __global__ void __launch_bounds__(128, 4)                                                          \
-        ssm_scan_heads_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows,  \
-                              View dt_bias, View d, View z, int chunk) {                                         \
-        scan_heads<StateRow<lanes, values, fours>, n_rows>({y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z}, chunk); \
+// `blocks` at least on an SM: what a warp may have in registers.
+#define SCAN_HEADS(name, lanes, values, fours, n_rows, blocks)                                                  \
+    extern "C" __global__ void __launch_bounds__(128, blocks)                                                   \
+        ssm_scan_heads_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows, \
+                              View dt_bias, View d, View z, int chunk) {                                        \
+        const Scan scan = {y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z};                                 \
+        scan_heads<StateRow<lanes, values, fours>, n_rows>(scan, chunk);                                        \
     }
 
-SCAN_HEADS(16, 4, 4, true, 2)
-SCAN_HEADS(64, 8, 8, true, 2)
-SCAN_HEADS(128, 8, 16, true, 2)
-SCAN_HEADS(256, 16, 16, true, 2)
-SCAN_HEADS(upto_128, 32, 4, false, 2)
-SCAN_HEADS(upto_1024, 32, 32, false, 1)
+SCAN_HEADS(16, 4, 4, true, 1, 4)
+SCAN_HEADS(64, 8, 8, true, 2, 4)
+SCAN_HEADS(128, 8, 16, true, 2, 4)
+SCAN_HEADS(256, 16, 16, true, 2, 4)
+SCAN_HEADS(upto_128, 32, 4, false, 2, 4)
+SCAN_HEADS(upto_1024, 32, 32, false, 1, 3)

@@ -24,7 +24,7 @@ fn heads(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
     let (n, n_seqs) = (node.src[1].ne[2], node.src[6].ne[0]);
     // Rows of a head that a warp holds.
     let (name, warp_rows) = match d_state {
-        16 => ("16", 16),
+        16 => ("16", 8),
         64 => ("64", 8),
         128 => ("128", 8),
         256 => ("256", 4),
