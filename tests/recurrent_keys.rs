@@ -30,6 +30,7 @@ fn sizes_that_no_model_has_are_refused() {
         "falcon-h1-dense-Q4_0",
         "granitehybrid-dense-Q4_K_M",
         "nemotron_h-dense-Q4_K_M",
+        "qwen35-dense-Q4_K_M",
     ];
     let sizes = [
         "ssm.inner_size",
@@ -50,7 +51,12 @@ fn sizes_that_no_model_has_are_refused() {
             }
         }
     }
-    for file in ["mamba2-dense-Q8_0", "nemotron_h-dense-Q4_K_M"] {
+    let grouped = [
+        "mamba2-dense-Q8_0",
+        "nemotron_h-dense-Q4_K_M",
+        "qwen35-dense-Q4_K_M",
+    ];
+    for file in grouped {
         for value in [3, 4, 8, 4096, u32::MAX] {
             let loaded = load(file, &[("ssm.group_count", value)]);
             assert!(loaded.is_err(), "{file}: {value} groups");
