@@ -34,7 +34,11 @@ struct Kind {
 impl Kind {
     fn of(d_state: usize, head_dim: usize) -> Option<Kind> {
         // What is below is mostly padding; tiles are of 16.
-        if d_state < 32 || head_dim < 32 || d_state % 16 != 0 || head_dim % 16 != 0 {
+        if d_state < 32
+            || head_dim < 32
+            || !d_state.is_multiple_of(16)
+            || !head_dim.is_multiple_of(16)
+        {
             return None;
         }
         let (name, width, columns) = match (d_state, head_dim) {
