@@ -34,7 +34,11 @@ struct Kind {
 impl Kind {
     fn of(d_state: usize, head_dim: usize) -> Option<Kind> {
         // What is below is mostly padding; tiles are of 16.
-        if d_state < 32 || head_dim < 32 || d_state % 16 != 0 || head_dim % 16 != 0 {
+        if d_state < 32
+            || head_dim < 32
+            || !d_state.is_multiple_of(16)
+            || !head_dim.is_multiple_of(16)
+        {
             return None;
         }
         let (name, width, columns) = match (d_state, head_dim) {
@@ -92,7 +96,7 @@ pub fn chunked(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
     let (chunks, pieces) = (n.div_ceil(CHUNK), BLOCKS / shares);
     let piece_chunks = chunks.div_ceil(pieces.clamp(1, MOST_PIECES));
     let piece_tokens = CHUNK * piece_chunks;
-    // All sequences but one begin a piece, and a chunk, that is not full.
+    // The last chunk and piece of each sequence may hold one token; all others are full.
     let all_chunks = (n - n_seqs) / CHUNK + n_seqs;
     let all_pieces = (n - n_seqs) / piece_tokens + n_seqs;
     // Sequences of several pieces have less than twice as many as they fill.
@@ -111,14 +115,9 @@ pub fn chunked(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
         return None;
     }
 
-    let optional = |at: Option<usize>| at.map_or(Arg::NoView, Arg::Src);
-    let threads = (PREPARE_WARPS * WARP) as u32;
-    let grid = [jobs.div_ceil(PREPARE_WARPS), 1, 1];
-    let prepare = Kernel::new("ssm_chunk_prepare", grid, threads)
-        .args([4, 5, 2, 3].map(Arg::Src))
-        .args([optional(params.dt_bias_at()), Arg::Src(6), Arg::Src(7)])
-        .args([bc.clone(), scales.clone(), steps.clone()])
-        .args([Arg::I32(kind.width as i32)]);
+    let to = [&bc, &scales, &steps].map(Arg::clone);
+    let width = Arg::I32(kind.width as i32);
+    let prepare = prepare(params, jobs).args(to).args([width]);
     let pass = |name: &str, matrices: usize| {
         let entry = format!("ssm_chunk_{name}_{}", kind.name);
         let numbers = [n_group, piece_chunks].map(|n| Arg::I32(n as i32));
@@ -143,6 +142,18 @@ pub fn chunked(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
         kernels,
         scratch_bytes: scratch.bytes,
     })
+}
+
+fn optional(at: Option<usize>) -> Arg {
+    at.map_or(Arg::NoView, Arg::Src)
+}
+
+/// The launch that converts operands, a warp for each of `jobs`, without where they go.
+fn prepare(params: &SsmScan, jobs: usize) -> Kernel {
+    let grid = [jobs.div_ceil(PREPARE_WARPS), 1, 1];
+    Kernel::new("ssm_chunk_prepare", grid, (PREPARE_WARPS * WARP) as u32)
+        .args([4, 5, 2, 3].map(Arg::Src))
+        .args([optional(params.dt_bias_at()), Arg::Src(6), Arg::Src(7)])
 }
 
 #[cfg(test)]
