@@ -3,6 +3,7 @@
 use super::models;
 use llama_rs::Error;
 use llama_rs::backend::Device;
+use llama_rs::graph::CacheKind;
 use llama_rs::memory::planner::{Evaluation, MARGIN_BYTES, Setup};
 use llama_rs::memory::{GpuLayers, Placement};
 use llama_rs::model::Model;
@@ -41,7 +42,8 @@ fn needs_grow_with_layers_up_to_one_segment() {
             assert!(need.total() > before || n == 0, "{name}: {n} layers");
             before = need.total();
             let caches = setup.cache_bytes();
-            let held = caches.len() - 2 * n.saturating_sub(1).min(model.n_layer());
+            let held =
+                caches.len() - CacheKind::ALL.len() * n.saturating_sub(1).min(model.n_layer());
             assert_eq!(need.kv, caches[held..].iter().sum::<usize>(), "{name}");
             for graph in setup.graphs() {
                 let split = schedule.split(graph).expect("splits");

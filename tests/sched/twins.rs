@@ -51,8 +51,8 @@ pub struct Twins {
     pub n_segments: usize,
 }
 
-/// Device of each tensor, and of each cache.
-pub type Place<'a> = &'a dyn Fn(&Graph) -> (Vec<usize>, Vec<usize>);
+/// Device of each tensor, and of each cache that is not on device 0.
+pub type Place<'a> = &'a dyn Fn(&Graph) -> (Vec<usize>, HashMap<CacheId, usize>);
 
 impl Twins {
     /// Evaluates all but the last token in a batch wider than they are, then
@@ -64,7 +64,7 @@ impl Twins {
         let backends: Vec<Box<dyn Backend>> = (0..2)
             .map(|device| -> Box<dyn Backend> {
                 let caches = wide.tensors.iter().filter_map(|t| match t.origin {
-                    Origin::Cache(id) if cache_of[id.0] == device => {
+                    Origin::Cache(id) if *cache_of.get(&id).unwrap_or(&0) == device => {
                         Some((id, Buffer::new(t.bytes(), "a cache").expect("memory")))
                     }
                     _ => None,
@@ -107,6 +107,9 @@ fn step(run: &mut dyn Executable, tokens: &[u32], first: usize) {
     set(Input::Pos, &pos);
     set(Input::Seq, &vec![0; n]);
     set(Input::OutIds, &out);
+    set(Input::SeqRows, &[0, n as i32]);
+    // The state of a text that begins starts from zeros.
+    set(Input::StateSlots, &[if first == 0 { -1 } else { 0 }]);
     for swa in [false, true] {
         set(Input::Slots { swa }, &pos);
         set(Input::CellPos { swa }, &cells);

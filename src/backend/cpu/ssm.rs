@@ -80,12 +80,14 @@ pub fn conv(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>, params: &SsmConv) {
             };
             for t in 0..seq.tokens.len() {
                 let y = dst.own_columns([seq.tokens.start + t, 0, 0], columns.clone());
-                match &bias {
-                    Some(bias) => y.copy_from_slice(&bias.row([0; 3])[columns.clone()]),
-                    None => y.fill(0.0),
-                }
+                y.fill(0.0);
                 for j in 0..d_conv {
                     multiply_add(y, &taps[j * TILE..][..len], input(t + j));
+                }
+                // Last, as an ADD of its own would have it, to the bit.
+                if let Some(bias) = &bias {
+                    let bias = &bias.row([0; 3])[columns.clone()];
+                    y.iter_mut().zip(bias).for_each(|(y, bias)| *y += bias);
                 }
                 if params.silu {
                     let mut sums = [0.0; TILE];
