@@ -2,36 +2,42 @@
 #pragma once
 #include "ssm.cuh"
 
-// A row of `d_state` values over LANES neighbouring lanes, N values a lane. FOURS: a
-// lane has fours of neighbours, and d_state == LANES * N; else each LANES-th value, and
-// d_state <= LANES * N.
-template <int LANES_, int N_, bool FOURS_>
+// A row of `d_state` values over LANES neighbouring lanes, N values a lane. VEC 4 or 2: a
+// lane has so many neighbours at a time, and d_state == LANES * N; VEC 1: each LANES-th
+// value, and d_state <= LANES * N.
+template <int LANES_, int N_, int VEC>
 struct StateRow {
     static constexpr int LANES = LANES_, N = N_;
-    static constexpr bool FOURS = FOURS_;
+    static constexpr bool EXACT = VEC > 1;
     static constexpr int PER_WARP = WARP / LANES;
     // Whether registers suffice for operands of several tokens at once.
     static constexpr bool SMALL = N <= 16;
 
     // Constants, where they can be.
-    static __device__ __forceinline__ int d_state(const View& state) { return FOURS ? LANES * N : state.ne[0]; }
+    static __device__ __forceinline__ int d_state(const View& state) { return EXACT ? LANES * N : state.ne[0]; }
     static __device__ __forceinline__ int pitch(int d_state) { return (d_state + 3) / 4 * 4; }
 
     // Index in the row of value `i` of a lane.
     static __device__ __forceinline__ int index(int lane, int i) {
-        return FOURS ? 4 * (lane + i / 4 * LANES) + i % 4 : lane + i * LANES;
+        return VEC * (lane + i / VEC * LANES) + i % VEC;
     }
 
     // False for values that no lane has.
-    static __device__ __forceinline__ bool used(int i, int d_state) { return FOURS || i * LANES < d_state; }
+    static __device__ __forceinline__ bool used(int i, int d_state) { return EXACT || i * LANES < d_state; }
 
     // Values beyond the row are 0.
     static __device__ __forceinline__ void load(float (&v)[N], const float* row, int lane, int d_state) {
-        if constexpr (FOURS) {
+        if constexpr (VEC == 4) {
 #pragma unroll
             for (int i = 0; i < N; i += 4) {
                 const float4 four = *(const float4*)(row + index(lane, i));
                 v[i] = four.x, v[i + 1] = four.y, v[i + 2] = four.z, v[i + 3] = four.w;
+            }
+        } else if constexpr (VEC == 2) {
+#pragma unroll
+            for (int i = 0; i < N; i += 2) {
+                const float2 two = *(const float2*)(row + index(lane, i));
+                v[i] = two.x, v[i + 1] = two.y;
             }
         } else {
 #pragma unroll
@@ -40,10 +46,13 @@ struct StateRow {
     }
 
     static __device__ __forceinline__ void store(float* row, const float (&v)[N], int lane, int d_state) {
-        if constexpr (FOURS) {
+        if constexpr (VEC == 4) {
 #pragma unroll
             for (int i = 0; i < N; i += 4)
                 *(float4*)(row + index(lane, i)) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
+        } else if constexpr (VEC == 2) {
+#pragma unroll
+            for (int i = 0; i < N; i += 2) *(float2*)(row + index(lane, i)) = make_float2(v[i], v[i + 1]);
         } else {
 #pragma unroll
             for (int i = 0; i < N; i++) {
@@ -81,7 +90,7 @@ __device__ __forceinline__ void stage_singles(float* to, int pitch, const char* 
 template <typename Row>
 __device__ __forceinline__ void stage_states(float* to, const char* from, long long stride_bytes, int n,
                                              int d_state) {
-    if constexpr (Row::FOURS) {
+    if constexpr (Row::EXACT) {
         if (in_fours(from, stride_bytes)) {
             stage_fours<Row::LANES * Row::N>(to, from, stride_bytes, n);
             return;

@@ -154,14 +154,14 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
 }
 
 // `blocks` at least on an SM: what a warp may have in registers, tokens in advance.
-#define SCAN_CHANNELS(name, lanes, values, fours, channels, blocks)                                                \
+#define SCAN_CHANNELS(name, lanes, values, vec, channels, blocks)                                                \
     extern "C" __global__ void __launch_bounds__(channels * lanes, blocks)                                         \
         ssm_scan_channels_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows, \
                                  View dt_bias, View d, View z, int chunk) {                                        \
         const Scan scan = {y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z};                                    \
-        scan_channels<StateRow<lanes, values, fours>, channels>(scan, chunk);                                      \
+        scan_channels<StateRow<lanes, values, vec>, channels>(scan, chunk);                                      \
     }
 
-SCAN_CHANNELS(16, 4, 4, true, 16, 10)
-SCAN_CHANNELS(upto_128, 32, 4, false, 4, 6)
-SCAN_CHANNELS(upto_1024, 32, 32, false, 4, 3)
+SCAN_CHANNELS(16, 8, 2, 2, 8, 12)
+SCAN_CHANNELS(upto_128, 32, 4, 1, 4, 6)
+SCAN_CHANNELS(upto_1024, 32, 32, 1, 4, 3)

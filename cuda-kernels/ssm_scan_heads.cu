@@ -166,6 +166,20 @@ __device__ __forceinline__ void scan_all(const Scan& p, const HeadRowsAt& at, co
     }
 }
 
+// Asks for what a step of one token reads: a line for each lane, so one trip to memory
+// instead of two after the wait, where it is not in the cache already.
+__device__ __forceinline__ void prefetch_token(const Scan& p, const HeadRowsAt& at, int t, int d_state) {
+    constexpr int LINE = 32;  // floats
+    const int lane = threadIdx.x % WARP, lines = (d_state + LINE - 1) / LINE;
+    const float* from = nullptr;
+    if (lane < lines) from = row_of<const float>(p.b, at.group, t) + lane * LINE;
+    else if (lane < 2 * lines) from = row_of<const float>(p.c, at.group, t) + (lane - lines) * LINE;
+    else if (lane == 2 * lines) from = row_of<const float>(p.x, at.h, t) + at.first_row;
+    else if (lane == 2 * lines + 1) from = row_of<const float>(p.dt, t) + at.h;
+    else if (lane == 2 * lines + 2 && p.z.data) from = row_of<const float>(p.z, at.h, t) + at.first_row;
+    if (from) prefetch(from);
+}
+
 template <typename Row, int ROWS>
 __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
     constexpr int WARP_ROWS = Row::PER_WARP * ROWS;
@@ -191,6 +205,7 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
 #pragma unroll 1
         for (int i = lane * 128; i < n_bytes; i += WARP * 128) prefetch(from + i);
     }
+    if (seq.n == 1) prefetch_token(p, at, seq.first, d_state);
     const float a = Scan::value(p.a, at.h), bias = Scan::value(p.dt_bias, at.h), d = Scan::value(p.d, at.h);
     wait_for_inputs();
     if (seq.n == 0) return;
@@ -206,7 +221,7 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
     }
     const float* b = row_of<const float>(p.b, at.group, seq.first);
     const float* c = row_of<const float>(p.c, at.group, seq.first);
-    if (seq.n == 1 && (!Row::FOURS || (in_fours(b, 0) && in_fours(c, 0))))
+    if (seq.n == 1 && (!Row::EXACT || (in_fours(b, 0) && in_fours(c, 0))))
         scan_one<Row, ROWS>(p, at, state, row, seq.first, b, c, a, bias, d);
     else
         scan_all<Row, ROWS>(p, at, seq, state, row, a, bias, d);
@@ -218,17 +233,17 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
 }
 
 // `blocks` at least on an SM: what a warp may have in registers.
-#define SCAN_HEADS(name, lanes, values, fours, n_rows, blocks)                                                  \
+#define SCAN_HEADS(name, lanes, values, vec, n_rows, blocks)                                                  \
     extern "C" __global__ void __launch_bounds__(128, blocks)                                                   \
         ssm_scan_heads_##name(View y, View state, View x, View dt, View a, View b, View c, View ids, View rows, \
                               View dt_bias, View d, View z, int chunk) {                                        \
         const Scan scan = {y, state, x, dt, a, b, c, ids, rows, dt_bias, d, z};                                 \
-        scan_heads<StateRow<lanes, values, fours>, n_rows>(scan, chunk);                                        \
+        scan_heads<StateRow<lanes, values, vec>, n_rows>(scan, chunk);                                        \
     }
 
-SCAN_HEADS(16, 4, 4, true, 1, 4)
-SCAN_HEADS(64, 8, 8, true, 2, 4)
-SCAN_HEADS(128, 8, 16, true, 2, 4)
-SCAN_HEADS(256, 16, 16, true, 2, 4)
-SCAN_HEADS(upto_128, 32, 4, false, 2, 4)
-SCAN_HEADS(upto_1024, 32, 32, false, 1, 3)
+SCAN_HEADS(16, 4, 4, 4, 1, 4)
+SCAN_HEADS(64, 8, 8, 4, 2, 4)
+SCAN_HEADS(128, 8, 16, 4, 2, 4)
+SCAN_HEADS(256, 16, 16, 4, 2, 4)
+SCAN_HEADS(upto_128, 32, 4, 1, 2, 4)
+SCAN_HEADS(upto_1024, 32, 32, 1, 1, 3)
