@@ -15,13 +15,14 @@ __device__ __forceinline__ Four<float> quad_at(const float* row, long long c, lo
 }
 
 // Calls f(quad, c) for the fours at c = first, first + step, ... below `end`, in this
-// order. Four are under way at once: 16 KB for a block of 256 threads.
-template <typename F>
+// order. AHEAD of them are under way at once, four: 16 KB for a block of 256 threads;
+// unrolled further, loops only take registers.
+template <int AHEAD = 4, typename F>
 __device__ __forceinline__ void each_quad(const float* row, long long first, long long end, long long step,
                                           float beyond, F f) {
-    constexpr int AHEAD = 4;
     const bool aligned = fours(row);
     long long c = first;
+#pragma unroll 1
     for (; aligned && c + (AHEAD - 1) * step + 3 < end; c += AHEAD * step) {
         Four<float> q[AHEAD];
 #pragma unroll
@@ -29,6 +30,7 @@ __device__ __forceinline__ void each_quad(const float* row, long long first, lon
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) f(q[i], c + i * step);
     }
+#pragma unroll 1
     for (; c < end; c += AHEAD * step) {
         Four<float> q[AHEAD];
 #pragma unroll

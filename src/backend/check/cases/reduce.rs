@@ -19,6 +19,11 @@ fn some_nan(random: &mut Random, i: usize) -> f32 {
     if i.is_multiple_of(3) { f32::NAN } else { value }
 }
 
+/// Nothing above -inf.
+fn nan_or_lowest(random: &mut Random, _: usize) -> f32 {
+    [f32::NAN, f32::NEG_INFINITY][random.below(2) as usize]
+}
+
 fn argmax(cases: &mut Vec<Case>) {
     let shapes = [
         vec![32],
@@ -32,6 +37,7 @@ fn argmax(cases: &mut Vec<Case>) {
         vec![4097, 3],
         vec![5000, 263],
         vec![5000, 264],
+        vec![13_000, 264],
         vec![8193, 3],
         vec![32_000, 70],
         vec![151_936, 1],
@@ -54,6 +60,7 @@ fn argmax(cases: &mut Vec<Case>) {
             ("masked", x(&shape).values(|_, _| f32::NEG_INFINITY)),
             ("tied", x(&shape).values(tied)),
             ("nan", x(&shape).values(some_nan)),
+            ("lowest", x(&shape).values(nan_or_lowest)),
         ];
         for (label, operand) in kinds {
             cases.push(simple(label, Op::Argmax, SAME, vec![operand], 0));
