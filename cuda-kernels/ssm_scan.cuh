@@ -69,9 +69,19 @@ struct StateRow {
 template <int WIDTH>
 __device__ __forceinline__ void stage_fours(float* to, const char* from, long long stride_bytes, int n) {
     constexpr int UNITS = WIDTH / 4;
+    to += 4 * threadIdx.x;
+    if constexpr (UNITS <= WARP) {  // so a thread stays with its columns
+        int row = threadIdx.x / UNITS;
+        const int step = blockDim.x / UNITS;
+        from += row * stride_bytes + 16 * (threadIdx.x % UNITS);
 #pragma unroll 1
-    for (int i = threadIdx.x; i < n * UNITS; i += blockDim.x)
-        stage_16(to + 4 * i, (const float*)(from + i / UNITS * stride_bytes) + 4 * (i % UNITS));
+        for (; row < n; row += step, from += step * stride_bytes, to += 4 * blockDim.x)
+            stage_16(to, (const float*)from);
+    } else {
+#pragma unroll 1
+        for (int i = threadIdx.x; i < n * UNITS; i += blockDim.x, to += 4 * blockDim.x)
+            stage_16(to, (const float*)(from + i / UNITS * stride_bytes) + 4 * (i % UNITS));
+    }
 }
 
 // Rows of any width, to rows of `pitch` values.
@@ -124,6 +134,31 @@ __device__ __forceinline__ float sums_of_tokens(float (&v)[GROUP], int lane) {
         }
     }
     return v[0];
+}
+
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// 2^x to two units in the last place; below 2^-126 it is 0.
+__device__ __forceinline__ float exp2_short(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// Softplus in a third of its instructions: `max(v, 0) + ln(1 + u)`, u = e^-|v|, with a
+// polynomial for `ln(1 + u) / u` (Chebyshev nodes on [0, 1], relative error 1.6e-7).
+__device__ __forceinline__ float softplus_short(float v) {
+    const float u = exp2_short(-LOG2_E * fabsf(v));
+    float p = 0.0052534579f;
+    p = fmaf(p, u, -0.0295885075f);
+    p = fmaf(p, u, 0.0783616677f);
+    p = fmaf(p, u, -0.136747703f);
+    p = fmaf(p, u, 0.191114306f);
+    p = fmaf(p, u, -0.248443693f);
+    p = fmaf(p, u, 0.333192706f);
+    p = fmaf(p, u, -0.499995023f);
+    p = fmaf(p, u, 1.f);
+    return v > 20.f ? v : fmaf(u, p, fmaxf(v, 0.f));
 }
 
 // Dynamic shared memory, on a 16-byte border.

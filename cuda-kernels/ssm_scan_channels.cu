@@ -44,13 +44,6 @@ __device__ __forceinline__ void stage_channels(const Scan& p, const ChannelsAt& 
     stage_commit();
 }
 
-// 2^x to two units in the last place; below 2^-126 it is 0.
-__device__ __forceinline__ float exp2_short(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 // Up to GROUP tokens of one channel; FULL: exactly so many. Pointers are at the first of
 // them. Gives the sum of the token that this lane writes.
 template <typename Row, int CHANNELS, bool FULL>
@@ -79,8 +72,6 @@ __device__ __forceinline__ float scan_group(float (&state)[Row::N], const float 
 template <typename Row, int CHANNELS>
 __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
     constexpr int EACH = Row::LANES / GROUP;  // lanes of a token's sum
-    constexpr float LOG2_E = 1.4426950408889634f;
-    let_next_start();
     const int d_state = Row::d_state(p.state), pitch = Row::pitch(d_state), n_head = p.state.ne[2];
     const int buffer_floats = chunk * (2 * pitch + 3 * CHANNELS);
     ChannelsAt at;
@@ -88,6 +79,9 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
     at.n = min(CHANNELS, n_head - at.first);
     at.chunk = chunk;
     const Sequence seq = sequence(p.ids, p.rows, blockIdx.y, dim(p.x, 2), p.state.ne[3]);
+    // The blocks of the next launch are given the places that are free when they may
+    // start: after a long scan's own, whose end no SM should wait for longer than others.
+    if (seq.n <= chunk) let_next_start();
     const int sub = threadIdx.x % Row::LANES, channel = threadIdx.x / Row::LANES;
     const bool there = channel < at.n;
     float* kept = row_of<float>(p.state, 0, at.first + channel, seq.n > 0 ? seq.slot : 0);
@@ -129,8 +123,9 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
         const float* x = c + chunk * pitch;
         const float* dt = x + chunk * CHANNELS;
         const float* z = dt + chunk * CHANNELS;
+#pragma unroll 4
         for (int i = threadIdx.x; i < n * CHANNELS; i += blockDim.x) {
-            const float step = Softplus()(dt[i] + bias);
+            const float step = softplus_short(dt[i] + bias);
             steps[i] = make_float2(step, x[i] * step);
         }
         __syncthreads();
@@ -144,11 +139,12 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
             if (sub % EACH == 0) sums[(g + sub / EACH) * CHANNELS + channel] = sum;
         }
         __syncthreads();
-        for (int i = threadIdx.x; i < n * CHANNELS; i += blockDim.x) {
-            if (own >= at.n) break;
-            float* y = row_of<float>(p.y, 0, seq.first + t + i / CHANNELS) + at.first + own;
+        if (own >= at.n) continue;
+        float* y = row_of<float>(p.y, 0, seq.first + t + threadIdx.x / CHANNELS) + at.first + own;
+        const long long step = blockDim.x / CHANNELS * (p.y.nb[2] / 4);
+#pragma unroll 4
+        for (int i = threadIdx.x; i < n * CHANNELS; i += blockDim.x, y += step)
             *y = finished(sums[i], p.d.data, d, x[i], p.z.data, p.z.data ? z[i] : 0.f);
-        }
     }
     if (there) Row::store(kept, state, sub, d_state);
 }
