@@ -1,13 +1,14 @@
-// CUMSUM: running sums over ne[0], x[k, ..] -> dst[k, ..]. Sums are f64, but for those
-// within four neighbours; a result is three of them, each rounded to f32: to the warp's
+// CUMSUM: running sums over ne[0], x[k, ..] -> dst[k, ..]. Sums are f32 within the values
+// of a warp, f64 beyond; a result is three of them, each rounded to f32: to the warp's
 // first value, from there to the four, and within the four.
 //
 //   cumsum_warp   one warp a row, k <= 512; grid = ceil(rows / warps a block)
-//   cumsum_block  one block a row, k <= 16 * blockDim.x; grid = rows
-//   cumsum_parts  ceil(k / (16 * blockDim.x)) blocks a row, in one pass: each takes 16
+//   cumsum_block  one block a row, k <= 16 * blockDim.x <= 8192; grid = rows
+//   cumsum_parts  ceil(k / 4096) blocks of 256 threads a row, in one pass: each takes 16
 //                 values a thread, sends their sum, and finds what lies before it
 //                 (decoupled look-back, Merrill and Garland 2016);
 //                 grid = rows * parts, relay[rows * (parts + ceil(parts / 32))]
+//   cumsum_long   the same with ceil(k / 16384) blocks of 512 threads, 32 values each
 //
 // In which order parts are added is fixed, whoever is ready first: the parts of a group
 // of 32 by the steps of a warp's scan, then groups from the first to the last.
@@ -15,65 +16,70 @@
 #include "relay.cuh"
 #include "row_group.cuh"
 
-constexpr int FOURS = 4;                     // of values, a thread
-constexpr int WARP_VALUES = WARP * FOURS * 4;
+constexpr int STEP = 4 * WARP;  // values between a thread's fours
 
-__device__ __forceinline__ double warp_scan(double x) {
+template <typename T>
+__device__ __forceinline__ T warp_scan(T x) {
 #pragma unroll
     for (int o = 1; o < WARP; o *= 2) {
-        const double other = __shfl_up_sync(ALL_LANES, x, o);
+        const T other = __shfl_up_sync(ALL_LANES, x, o);
         if (threadIdx.x % WARP >= o) x += other;
     }
     return x;
 }
 
-// A thread's values: four times four neighbours, 128 apart. Each is the sum from the
-// warp's first value to here.
+// A thread's values: FOURS times four neighbours, of FOURS * STEP of the warp. Each is the
+// sum from the warp's first value to here.
+template <int FOURS>
 struct Piece {
     Four<float> sums[FOURS];
 };
 
 // Reads a warp's values from column `first` on and gives their sum.
-__device__ __forceinline__ double scan_warp(Piece& piece, const float* in, int first, int k) {
+template <int FOURS>
+__device__ __forceinline__ float scan_warp(Piece<FOURS>& piece, const float* in, int first, int k) {
     const bool aligned = fours(in);
     const int lane = threadIdx.x % WARP;
-    double upto[FOURS];
+    if (aligned && first <= k - FOURS * STEP) {
+        const Four<float>* from = (const Four<float>*)(in + first) + lane;
 #pragma unroll
-    for (int j = 0; j < FOURS; j++) {
-        piece.sums[j] = quad_at(in, first + (j * WARP + lane) * 4, k, aligned, 0.f);
+        for (int j = 0; j < FOURS; j++) piece.sums[j] = from[j * WARP];
+    } else {
+#pragma unroll
+        for (int j = 0; j < FOURS; j++) {
+            piece.sums[j] = quad_at(in, first + j * STEP + lane * 4, k, aligned, 0.f);
+        }
     }
+    float sum = 0.f;
 #pragma unroll
     for (int j = 0; j < FOURS; j++) {
         float* v = piece.sums[j].v;
         v[1] += v[0];
         v[2] += v[1];
         v[3] += v[2];
-        upto[j] = warp_scan(v[3]);
-    }
-    double sum = 0.;
-#pragma unroll
-    for (int j = 0; j < FOURS; j++) {
+        const float upto = warp_scan(v[3]);
         // Not `upto - v[3]`, which is NaN where the sum is infinite.
-        const double lower = __shfl_up_sync(ALL_LANES, upto[j], 1);
-        const float before = (float)(lane > 0 ? sum + lower : sum);
+        const float lower = __shfl_up_sync(ALL_LANES, upto, 1);
+        const float before = lane > 0 ? sum + lower : sum;
 #pragma unroll
-        for (int i = 0; i < 4; i++) piece.sums[j].v[i] += before;
-        sum += __shfl_sync(ALL_LANES, upto[j], WARP - 1);
+        for (int i = 0; i < 4; i++) v[i] += before;
+        sum += __shfl_sync(ALL_LANES, upto, WARP - 1);
     }
     return sum;
 }
 
 // Writes them, after `before`.
-__device__ __forceinline__ void put_warp(const Piece& piece, double before, float* out, int first, int k) {
-    const bool aligned = fours(out);
+template <int FOURS>
+__device__ __forceinline__ void put_warp(const Piece<FOURS>& piece, double before, float* out, int first, int k) {
+    const bool aligned = fours(out), whole = aligned && first <= k - FOURS * STEP;
     const float base = (float)before;
 #pragma unroll
     for (int j = 0; j < FOURS; j++) {
-        const int c = first + (j * WARP + threadIdx.x % WARP) * 4;
+        const int c = first + j * STEP + threadIdx.x % WARP * 4;
         Four<float> y;
 #pragma unroll
         for (int i = 0; i < 4; i++) y.v[i] = base + piece.sums[j].v[i];
-        if (aligned && c + 3 < k) {
+        if (whole || (aligned && c + 3 < k)) {
             *(Four<float>*)(out + c) = y;
             continue;
         }
@@ -84,19 +90,17 @@ __device__ __forceinline__ void put_warp(const Piece& piece, double before, floa
     }
 }
 
-// From the sums of the block's warps: that of the warps before this one, and of all.
-__device__ __forceinline__ double scan_block(double of_warp, double& of_block) {
-    __shared__ double sums[WARP];
-    const int warp = threadIdx.x / WARP;
-    if (threadIdx.x % WARP == 0) sums[warp] = of_warp;
+// From the sum of each warp: for warp 0 the sum of the block, and in `upto`, shared memory
+// to be read after a barrier, the sums up to the end of each warp.
+__device__ __forceinline__ double scan_block(float of_warp, double* upto) {
+    __shared__ float sums[WARP];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    if (lane == 0) sums[warp] = of_warp;
     __syncthreads();
-    double before = 0., sum = 0.;
-    for (int w = 0; w < blockDim.x / WARP; w++) {
-        if (w == warp) before = sum;
-        sum += sums[w];
-    }
-    of_block = sum;
-    return before;
+    if (warp > 0) return 0.;
+    const double x = warp_scan(lane < blockDim.x / WARP ? (double)sums[lane] : 0.);
+    upto[lane] = x;
+    return __shfl_sync(ALL_LANES, x, WARP - 1);
 }
 
 extern "C" __global__ void cumsum_warp(View dst, View x) {
@@ -106,7 +110,7 @@ extern "C" __global__ void cumsum_warp(View dst, View x) {
     const RowIndex at = row_index(dst, r);
     if (!is_live(dst, at)) return;
     const int k = dim(x, 0);
-    Piece piece;
+    Piece<4> piece;
     scan_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), 0, k);
     put_warp(piece, 0., row_of<float>(dst, at.i1, at.i2, at.i3), 0, k);
 }
@@ -115,10 +119,12 @@ extern "C" __global__ void cumsum_block(View dst, View x) {
     start();
     const RowIndex at = row_index(dst, blockIdx.x);
     if (!is_live(dst, at)) return;
-    const int first = threadIdx.x / WARP * WARP_VALUES, k = dim(x, 0);
-    Piece piece;
-    double sum = scan_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k);
-    const double before = scan_block(sum, sum);
+    __shared__ double upto[WARP];
+    const int warp = threadIdx.x / WARP, first = warp * (4 * STEP), k = dim(x, 0);
+    Piece<4> piece;
+    scan_block(scan_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k), upto);
+    __syncthreads();
+    const double before = warp > 0 ? upto[warp - 1] : 0.;
     put_warp(piece, before, row_of<float>(dst, at.i1, at.i2, at.i3), first, k);
 }
 
@@ -140,14 +146,16 @@ __device__ __forceinline__ double group_sum(const Slot* parts, const Slot* group
     return __shfl_sync(ALL_LANES, warp_scan(as_double(bits_part)), WARP - 1);
 }
 
-// What lies before part `p` of a row, whose own sum `own` is sent already. `parts` are
+// What lies before part `p` of a row, whose own sum is sent already and which warp 0 has as
+// `own`. A barrier lies within. `parts` are
 // the slots of the row's parts, `groups` those of the sums up to the end of each group.
 // Warp w looks at the w-th group back; the farthest waits for the sum up to there.
+template <int WARPS>
 __device__ __forceinline__ double look_back(const Slot* parts, Slot* groups, int p, double own, unsigned launch) {
-    __shared__ double sums[WARP], in_group[2];
-    __shared__ bool wholes[WARP];
+    __shared__ double sums[WARPS], in_group[2];
+    __shared__ bool wholes[WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int group = p / WARP, mine = p % WARP, back = min((int)blockDim.x / WARP - 1, group);
+    const int group = p / WARP, mine = p % WARP, back = min(WARPS - 1, group);
     if (warp == 0) {
         double x = lane < mine ? as_double(receive(parts + group * WARP + lane, launch)) : 0.;
         x = warp_scan(lane == mine ? own : x);
@@ -164,29 +172,45 @@ __device__ __forceinline__ double look_back(const Slot* parts, Slot* groups, int
         }
     }
     __syncthreads();
-    int w = 1;
-    while (w <= back && !wholes[w]) w++;
-    double before = w <= back ? sums[w] : 0.;
-    while (--w > 0) before += sums[w];
+    const unsigned whole = __ballot_sync(ALL_LANES, lane > 0 && lane <= back && wholes[lane]);
+    const int far = whole != 0 ? __ffs(whole) - 1 : back + 1;
+    double before = whole != 0 ? sums[far] : 0.;
+#pragma unroll 1
+    for (int w = far - 1; w > 0; w--) before += sums[w];
     if (threadIdx.x == 0 && mine == WARP - 1) send(groups + group, launch, as_bits(before + in_group[1]));
     return before + in_group[0];
 }
 
-// Five blocks of 256 threads on an SM have 80 KB under way, enough for its share of
-// memory at the 3 to 4 us that a block takes.
-extern "C" __global__ void __launch_bounds__(256, 5) cumsum_parts(View dst, View x, Relay* relay, int parts) {
+// What a block of THREADS does that takes FOURS fours a thread.
+template <int THREADS, int FOURS>
+__device__ __forceinline__ void scan_part(const View& dst, const View& x, Relay* relay, int parts) {
+    constexpr int OF_WARP = FOURS * STEP, OF_BLOCK = THREADS / WARP * OF_WARP;
     const Turn turn = take_turn(relay);
     const int r = turn.block / parts, p = turn.block - r * parts, k = dim(x, 0);
     const RowIndex at = row_index(dst, r);
-    const int first = (p * (int)(blockDim.x / WARP) + (int)threadIdx.x / WARP) * WARP_VALUES;
+    const int warp = threadIdx.x / WARP, first = p * OF_BLOCK + warp * OF_WARP;
     // Beyond a cut row's end there is nothing, and nobody asks for its sum.
-    if (!is_live(dst, at) || p * (int)(blockDim.x / WARP) * WARP_VALUES >= k) return;
+    if (!is_live(dst, at) || p * OF_BLOCK >= k) return;
+    float* out = row_of<float>(dst, at.i1, at.i2, at.i3);
     Slot* slots = relay->slots + (long long)r * (parts + (parts + WARP - 1) / WARP);
-    Piece piece;
-    double sum;
-    const double of_warp = scan_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k);
-    double before = scan_block(of_warp, sum);
-    if (threadIdx.x == 0) send(slots + p, turn.launch, as_bits(sum));
-    before += look_back(slots, slots + parts, p, sum, turn.launch);
-    put_warp(piece, before, row_of<float>(dst, at.i1, at.i2, at.i3), first, k);
+    __shared__ double upto[WARP];
+    Piece<FOURS> piece;
+    const float of_warp = scan_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k);
+    const double own = scan_block(of_warp, upto);
+    if (threadIdx.x == 0) send(slots + p, turn.launch, as_bits(own));
+    double before = look_back<THREADS / WARP>(slots, slots + parts, p, own, turn.launch);
+    if (warp > 0) before += upto[warp - 1];
+    put_warp(piece, before, out, first, k);
+}
+
+// Short parts, so that a row of a hundred thousand values is spread over many SMs.
+extern "C" __global__ void __launch_bounds__(256, 5) cumsum_parts(View dst, View x, Relay* relay, int parts) {
+    scan_part<256, 4>(dst, x, relay, parts);
+}
+
+// Two blocks on an SM have 128 KB under way, and the parts that a GPU of 200 SMs works on
+// lie within the 15 groups of 32 that a block sees: whoever looks back finds the sum up to
+// the farthest there, and waits for one trip, not for a chain of them.
+extern "C" __global__ void __launch_bounds__(512, 2) cumsum_long(View dst, View x, Relay* relay, int parts) {
+    scan_part<512, 8>(dst, x, relay, parts);
 }

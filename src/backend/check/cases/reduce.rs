@@ -160,8 +160,12 @@ fn cumsum(cases: &mut Vec<Case>) {
         12_288, 100_003,
     ];
     let mut all: Vec<Operand> = lengths.map(|k| x(&[k, 3])).into();
-    // Both sides of the groups of 32 parts, and of the eight groups that a block sees.
-    let groups = [131_072, 131_073, 1_048_576, 1_048_577, 1_310_721, 2_000_000];
+    // Both sides of the length from which on parts are larger, of groups of 32 parts (of
+    // 4,096 and 16,384 values), and of the sixteen groups that a block sees.
+    let groups = [
+        131_072, 131_073, 163_840, 163_841, 524_288, 524_289, 2_000_000, 8_388_608, 8_388_609,
+        8_912_897,
+    ];
     all.extend(groups.map(|k| x(&[k, 1])));
     all.extend([
         x(&[15_200_000, 1]),
@@ -174,6 +178,9 @@ fn cumsum(cases: &mut Vec<Case>) {
         x(&[1500, 9]).live(1),
         x(&[20_000, 9]).live(1),
         x(&[9000, 3]).live(0),
+        x(&[200_000, 6]).live(1),
+        x(&[200_000, 3]).live(0),
+        x(&[200_000, 3]).window(0, 3, 190_001),
         x(&[96, 7, 5]).window(0, 3, 67).window(1, 2, 4),
         x(&[700, 7, 5]).window(0, 3, 601).window(1, 2, 4),
         x(&[20_000, 4, 3]).window(0, 3, 19_001).window(1, 1, 2),
