@@ -122,7 +122,7 @@ __device__ __forceinline__ Piece find_piece(const View& rows, int n_seqs, int n_
 }
 
 // Shared memory of a block; `ops/ssm_chunk.rs` counts the same bytes. MATRICES is 2 for
-// B and C, 1 for B alone, and then there is no `h`.
+// B and C, 1 for one of them; `local` and `states` have no `h`.
 template <class T, int MATRICES>
 struct Shared {
     half *bc, *x, *w, *h;

@@ -44,6 +44,13 @@ __device__ __forceinline__ void load_gates(float2 (&z)[WIDE / 8][2], const Finis
     }
 }
 
+// Log decays of this lane's two tokens of the 16 from `row` on.
+template <class S>
+__device__ __forceinline__ float2 row_decays(const S& sh, int row) {
+    const float* at = sh.log_decay + row + threadIdx.x % WARP / 4;
+    return make_float2(at[0], at[8]);
+}
+
 // C . B of 16 tokens s from `at` on becomes M; where MASKED, those after t become 0.
 template <bool MASKED, class S>
 __device__ __forceinline__ void decay(float (&s0)[4], float (&s1)[4], float2& most, const S& sh, int at, int row,
@@ -67,18 +74,34 @@ __device__ __forceinline__ void decay(float (&s0)[4], float (&s1)[4], float2& mo
     }
 }
 
-// M[t, s] of 16 tokens t from `row` on as the left operand of its product with x, 16
-// tokens s at a time; the power of two that undoes the lift of rows g and g + 8.
-template <class T, class S>
-__device__ __forceinline__ float2 mix(uint4 (&m)[CHUNK / 16], const S& sh, const half* b,
-                                      const uint4 (&c)[T::N / 16], int row, float2 log_decay) {
+// C . B of a lane's two of 16 tokens t with all tokens s of a chunk.
+using Scores = float[CHUNK / 8][4];
+
+// Tiles of 16 tokens s are taken in pairs; true where pair `at / 2` has some before the
+// end of the tokens t from `row` on.
+__device__ __forceinline__ bool pair_counts(int at, int row) { return 32 * (at / 2) <= row; }
+
+// C of 16 tokens from `row` on as a left operand.
+template <class T>
+__device__ __forceinline__ void load_c(uint4 (&c)[T::N / 16], const half* from, int row) {
+    const int lane = threadIdx.x % WARP, low = lane / 8 % 2, high = lane / 16;
+#pragma unroll
+    for (int k = 0; k < T::N / 16; k++) {
+        // Matrices: rows 0 .. 7 and 8 .. 15 at k, then at k + 8.
+        uint32_t r[4];
+        load_matrices(r, from + swizzled<T::N>(row + 8 * low + lane % 8, 2 * k + high));
+        c[k] = make_uint4(r[0], r[1], r[2], r[3]);
+    }
+}
+
+// C . B of the 16 tokens from `row` on, in pairs that count.
+template <class T>
+__device__ __forceinline__ void multiply_cb(Scores& s, const uint4 (&c)[T::N / 16], const half* b, int row) {
     const int lane = threadIdx.x % WARP;
-    float s[CHUNK / 8][4] = {};
-    float2 most = make_float2(0.f, 0.f);
     // Two tiles at a time: four independent sums keep the tensor cores busy.
 #pragma unroll
     for (int pair = 0; pair < CHUNK / 32; pair++) {
-        if (32 * pair > row) continue;
+        if (!pair_counts(2 * pair, row)) continue;
         // Matrices: tokens 0 .. 7 at k and k + 8, then tokens 8 .. 15.
         const int token = 32 * pair + lane / 16 * 8 + lane % 8;
 #pragma unroll
@@ -92,11 +115,19 @@ __device__ __forceinline__ float2 mix(uint4 (&m)[CHUNK / 16], const S& sh, const
             }
         }
     }
+}
+
+// M[t, s] of 16 tokens t from `row` on as the left operand of its product with x, 16
+// tokens s at a time; the power of two that undoes the lift of rows g and g + 8.
+template <class S>
+__device__ __forceinline__ float2 mix(uint4 (&m)[CHUNK / 16], Scores& s, const S& sh, int row) {
+    const float2 log_decay = row_decays(sh, row);
+    float2 most = make_float2(0.f, 0.f);
 #pragma unroll
     for (int j = 0; j < CHUNK / 16; j++) {
         if (16 * j < row) {
             decay<false>(s[2 * j], s[2 * j + 1], most, sh, 16 * j, row, log_decay);
-        } else if (32 * (j / 2) <= row) {
+        } else if (pair_counts(j, row)) {
             decay<true>(s[2 * j], s[2 * j + 1], most, sh, 16 * j, row, log_decay);
         }
     }
@@ -123,23 +154,14 @@ struct RowUndo {
 };
 
 // Results of 16 tokens, from `row` on in the chunk that begins with token `first` and has
-// `n`, which began with h.
+// `n`, which began with h; m and m_undo as `mix` gives them.
 template <class T, class S, class U>
-__device__ __forceinline__ void outputs(const S& sh, const half* b, const U& h_undo, int row, int first, int n,
-                                        int columns, const Finish& fin) {
+__device__ __forceinline__ void results(const uint4 (&m)[CHUNK / 16], float2 m_undo, const uint4 (&c)[T::N / 16],
+                                        const S& sh, const U& h_undo, int row, int first, int n, int columns,
+                                        const Finish& fin) {
     const int lane = threadIdx.x % WARP, low = lane / 8 % 2, high = lane / 16;
-    uint4 c[T::N / 16];
-#pragma unroll
-    for (int k = 0; k < T::N / 16; k++) {
-        // Matrices: rows 0 .. 7 and 8 .. 15 at k, then at k + 8.
-        uint32_t r[4];
-        load_matrices(r, b + T::MATRIX + swizzled<T::N>(row + 8 * low + lane % 8, 2 * k + high));
-        c[k] = make_uint4(r[0], r[1], r[2], r[3]);
-    }
     const int t[2] = {row + lane / 4, row + lane / 4 + 8};
-    const float2 log_decay = make_float2(sh.log_decay[t[0]], sh.log_decay[t[1]]);
-    uint4 m[CHUNK / 16];
-    const float2 m_undo = mix<T>(m, sh, b, c, row, log_decay);
+    const float2 log_decay = row_decays(sh, row);
     const float inside[2] = {m_undo.x * sh.c_undo[t[0]], m_undo.y * sh.c_undo[t[1]]};
     const float before[2] = {exp2_fast(log_decay.x) * sh.c_undo[t[0]], exp2_fast(log_decay.y) * sh.c_undo[t[1]]};
 
@@ -158,7 +180,7 @@ __device__ __forceinline__ void outputs(const S& sh, const half* b, const U& h_u
         const half* x = sh.x + (8 * low + lane % 8) * T::X_PITCH + column + 8 * high;
 #pragma unroll
         for (int j = 0; j < CHUNK / 16; j++) {
-            if (32 * (j / 2) > row) continue;
+            if (!pair_counts(j, row)) continue;
 #pragma unroll
             for (int i = 0; i < WIDE / 16; i++) {
                 uint32_t r[4];

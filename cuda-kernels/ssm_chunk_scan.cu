@@ -74,7 +74,13 @@ __device__ __forceinline__ void chunk_scan(const Chunked& k, const View& dst, co
             expect_z<T>(fin, work.first(i + 1), work.tokens(i + 1), work.source.columns);
         }
         if (row < work.tokens(i)) {
-            outputs<T>(sh, sh.b_of(i), OneUndo{h_undo}, row, work.first(i), work.tokens(i), work.source.columns, fin);
+            uint4 c[T::N / 16], m[CHUNK / 16];
+            load_c<T>(c, sh.b_of(i) + T::MATRIX, row);
+            Scores scores = {};
+            multiply_cb<T>(scores, c, sh.b_of(i), row);
+            const float2 m_undo = mix(m, scores, sh, row);
+            results<T>(m, m_undo, c, sh, OneUndo{h_undo}, row, work.first(i), work.tokens(i), work.source.columns,
+                       fin);
         }
         // The state at the end of a piece is known to the next one.
         if (more || last) add_chunk<T>(h, sh, sh.b_of(i), weigh_tokens(sh));

@@ -1,26 +1,36 @@
 // SSM_SCAN in chunks over few tokens (operands, <kind> and method: ssm_chunk.cu): every
 // chunk is computed at once, and only their states are brought together one by one.
 // After ssm_chunk_prepare:
-//   states_<kind>   what each chunk adds to the state by its end
-//                   grid = chunks * n_head * ceil(head_dim / P), block 128
+//   states_<kind>   what each chunk adds to the state by its end; C . B of its tokens, from
+//                   block `first_scores` on. block 128,
+//                   grid = chunks * (n_head * ceil(head_dim / P) + n_group)
 //   pass_<N>        a warp for each row p of a head's state: what each chunk begins with,
 //                   in the place of what it adds; the state at the end of a sequence
 //                   grid = n_seqs * ceil(n_head * head_dim / 8), block 256
-//   outputs_<kind>  results; grid of `states`, shared: `Shared` and f32 [P], 64 KiB at most
+//   outputs_<kind>  results. grid = chunks * n_head * ceil(head_dim / P), block 128,
+//                   shared: `Shared` of C and h, then f32 [P]
+//   scores    f32 [chunk][group][warp][8][128] C . B as the lanes of a warp of `outputs` hold
+//                                             it: 16 tokens t, 8 tiles of 8 tokens s
 //   states    f16 [chunk][head][slice][P][N]  each row times powers of two. What chunks add
 //                                             lies in the order of `word_column`
 //   undo      f32 [chunk][head][slice][P][4]  that undo this, of each quarter of a row; of
 //                                             what a chunk begins with the first for all
 //
 // A piece of ssm_chunk_scan.cu waits for all of its chunks in turn and computes what they
-// add twice. Here no chunk waits, three to five blocks share a multiprocessor, and states
-// cross L2 three times for each chunk, as f16: NMSE 4e-8 more than there.
+// add twice, and C . B in every head. Here no chunk waits, three or four blocks share a
+// multiprocessor, C . B is computed once a group, and states cross L2 four times for each
+// chunk, as f16: NMSE 4e-8 more than there.
 #include "ssm_chunk_out.cuh"
 
 constexpr int PASS_WARPS = 8;
 constexpr int PASS_BATCH = 8;           // chunks whose states are read at once
 constexpr int ALL_CHUNKS = 1 << 20;     // of a piece that is a whole sequence
 constexpr int QUARTERS = CHUNK_WARPS;   // of a row, by the warps of `states`
+
+// This lane's first four values of the 16 tokens of warp `warp`; each next WARP further.
+__device__ __forceinline__ float4* scores_of(float* scores, size_t number, int warp) {
+    return (float4*)(scores + (number * CHUNK_WARPS + warp) * 16 * CHUNK) + threadIdx.x % WARP;
+}
 
 // Neighbouring words of a lane of `states`, one of each tile.
 template <int NT>
@@ -40,6 +50,26 @@ __device__ __forceinline__ int word_column(int at) {
 template <class T>
 __device__ __forceinline__ size_t first_row(const Work<T>& work) {
     return ((size_t)work.piece.chunk * work.shares + work.share) * T::P;
+}
+
+// C . B of chunk and group `number` of all.
+template <class T>
+__device__ __forceinline__ void chunk_scores(const half* bc, float* scores, int number) {
+    start();
+    const Shared<T, 2> sh;  // of which only B and C
+    sh.copy(0, bc + (size_t)number * 2 * T::MATRIX);
+    copies_wait<0>();
+    __syncthreads();
+    const int warp = threadIdx.x / WARP, row = 16 * warp;
+    uint4 c[T::N / 16];
+    load_c<T>(c, sh.b_of(0) + T::MATRIX, row);
+    Scores s = {};
+    multiply_cb<T>(s, c, sh.b_of(0), row);
+    float4* to = scores_of(scores, number, warp);
+#pragma unroll
+    for (int j = 0; j < CHUNK / 8; j++) {
+        if (pair_counts(j / 2, row)) to[WARP * j] = make_float4(s[j][0], s[j][1], s[j][2], s[j][3]);
+    }
 }
 
 template <class T>
@@ -154,15 +184,18 @@ __device__ __forceinline__ void chunk_pass(const View& state, const View& x, con
 }
 
 template <class T>
-__device__ __forceinline__ void chunk_outputs(const Chunked& k, const half* states, const float* undo, const View& dst,
-                                              const View& d, const View& gate) {
+__device__ __forceinline__ void chunk_outputs(const Chunked& k, const half* states, const float* undo, float* scores,
+                                              const View& dst, const View& d, const View& gate) {
     let_next_start();
     const Work<T> work(k);
     wait_for_inputs();
     if (work.chunks == 0) return;
-    const Shared<T, 2> sh;
+    const Shared<T, 1> sh;
     float* h_undo = (float*)(sh.h + T::P * T::H_PITCH);  // [P]
     const size_t first = first_row<T>(work);
+    Ahead<T> ahead;
+    fetch<T>(ahead, work.source, work.piece.first, work.tokens(0), work.piece.chunk);
+    sh.copy(0, work.bc + T::MATRIX);  // C
     constexpr int PIECES = T::P * T::N / 8;  // of 16 bytes
     static_assert(PIECES % CHUNK_THREADS == 0 && T::P <= CHUNK_THREADS, "every thread copies as much");
 #pragma unroll
@@ -170,35 +203,50 @@ __device__ __forceinline__ void chunk_outputs(const Chunked& k, const half* stat
         const int at = i * CHUNK_THREADS + threadIdx.x, row = at / (T::N / 8), piece = at % (T::N / 8);
         copy_async(sh.h + row * T::H_PITCH + 8 * piece, states + first * T::N + 8 * at, true);
     }
-    sh.copy(0, work.bc);
-    Ahead<T> ahead;
-    fetch<T>(ahead, work.source, work.piece.first, work.tokens(0), work.piece.chunk);
+    copies_commit();
     const Finish fin(work, dst, d, gate);
     expect_z<T>(fin, work.piece.first, work.tokens(0), work.source.columns);
+    // As in `chunk_scan`.
+    const int warp = blockIdx.x < gridDim.x / 2 ? threadIdx.x / WARP : CHUNK_WARPS - 1 - threadIdx.x / WARP;
+    const int row = 16 * warp;
+    Scores s = {};
+    const size_t number = (size_t)work.piece.chunk * k.n_group + work.head / (k.state.ne[2] / k.n_group);
+    const float4* from = scores_of(scores, number, warp);
+#pragma unroll
+    for (int j = 0; j < CHUNK / 8; j++) {
+        if (!pair_counts(j / 2, row)) continue;
+        const float4 v = from[WARP * j];
+        s[j][0] = v.x, s[j][1] = v.y, s[j][2] = v.z, s[j][3] = v.w;
+    }
     if (threadIdx.x < T::P) h_undo[threadIdx.x] = undo[(first + threadIdx.x) * QUARTERS];
     stage<T>(ahead, sh);
     copies_wait<0>();
-    __syncthreads();  // B, C, x and h are here
-    // As in `chunk_scan`.
-    const int warp = threadIdx.x / WARP, row = 16 * (blockIdx.x < gridDim.x / 2 ? warp : CHUNK_WARPS - 1 - warp);
-    if (row < work.tokens(0)) {
-        outputs<T>(sh, sh.b_of(0), RowUndo{h_undo}, row, work.piece.first, work.tokens(0), work.source.columns, fin);
-    }
+    __syncthreads();  // C, x and h are here
+    if (row >= work.tokens(0)) return;
+    uint4 c[T::N / 16], m[CHUNK / 16];
+    const float2 m_undo = mix(m, s, sh, row);
+    load_c<T>(c, sh.bc, row);
+    results<T>(m, m_undo, c, sh, RowUndo{h_undo}, row, work.piece.first, work.tokens(0), work.source.columns, fin);
 }
 
-// Blocks are as long as a chunk, and no piece is longer.
+// A piece is one chunk.
 #define SHORT_PARAMS \
     View state, View x, View ids, View rows, const half *bc, const float *scales, const float *steps, int n_group
 #define SHORT_STRUCT {state, x, ids, rows, bc, scales, steps, nullptr, nullptr, n_group, 1}
 
-#define SSM_CHUNK_SHORT(KIND, N, P)                                                                           \
-    extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 4)                                            \
-        ssm_chunk_states_##KIND(SHORT_PARAMS, half* states, float* undo) {                                    \
-        chunk_states<Tile<N, P, 1>>(SHORT_STRUCT, states, undo);                                              \
-    }                                                                                                         \
-    extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, N <= 128 ? 3 : 2)                             \
-        ssm_chunk_outputs_##KIND(SHORT_PARAMS, const half* states, const float* undo, View dst, View d, View z) { \
-        chunk_outputs<Tile<N, P, 1>>(SHORT_STRUCT, states, undo, dst, d, z);                                  \
+#define SSM_CHUNK_SHORT(KIND, N, P)                                                                              \
+    extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 4)                                               \
+        ssm_chunk_states_##KIND(SHORT_PARAMS, half* states, float* undo, float* scores, int first_scores) {      \
+        if (blockIdx.x >= first_scores) {                                                                        \
+            chunk_scores<Tile<N, P, 1>>(bc, scores, blockIdx.x - first_scores);                                  \
+        } else {                                                                                                 \
+            chunk_states<Tile<N, P, 1>>(SHORT_STRUCT, states, undo);                                             \
+        }                                                                                                        \
+    }                                                                                                            \
+    extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, N <= 128 ? 4 : 3)                                \
+        ssm_chunk_outputs_##KIND(SHORT_PARAMS, const half* states, const float* undo, float* scores, View dst,   \
+                                 View d, View z) {                                                               \
+        chunk_outputs<Tile<N, P, 1>>(SHORT_STRUCT, states, undo, scores, dst, d, z);                             \
     }
 
 SSM_CHUNK_SHORT(64, 64, 64)

@@ -65,15 +65,22 @@ impl Kind {
         if self.width <= 128 { 2 } else { 1 }
     }
 
-    /// Bytes of `Shared` with B alone (1) or B and C (2), in the order of its fields.
+    /// Bytes of `Shared` with one of B and C (1) or both (2), in the order of its fields
+    /// before `h`.
     fn shared_bytes(&self, matrices: usize, stages: usize) -> usize {
         let x = CHUNK * (self.columns + 8);
-        let h = match matrices {
-            1 => 0,
-            _ => self.columns * (self.width + 8),
-        };
-        let halves = stages * matrices * CHUNK * self.width + x + 4 * CHUNK + h;
+        let halves = stages * matrices * CHUNK * self.width + x + 4 * CHUNK;
         2 * halves + 4 * (4 * CHUNK + 4)
+    }
+
+    /// Bytes of `h`, the last field, where there is one.
+    fn h_bytes(&self) -> usize {
+        2 * self.columns * (self.width + 8)
+    }
+
+    /// Bytes of `outputs`: C, h, and the unit of each row of h.
+    fn outputs_bytes(&self) -> usize {
+        self.shared_bytes(1, 1) + self.h_bytes() + 4 * self.columns
     }
 }
 
@@ -146,7 +153,7 @@ pub fn chunked(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
     let width = Arg::I32(plan.kind.width as i32);
     let mut kernels = vec![prepare(params, jobs).args(to).args([width])];
     let most = jobs
-        .max(plan.all_chunks * shares)
+        .max(plan.all_chunks * (shares + n_group))
         .max(n_head * head_dim * n_seqs);
     kernels.extend(match plan.piece_chunks {
         ..=MOST_SHORT_CHUNKS => plan.at_once(params, prepared, &mut scratch),
@@ -168,20 +175,21 @@ impl Plan {
         let kept = all_pieces.min(2 * self.n / piece_tokens);
         let states = kept * self.shares * kind.columns * kind.width;
         let kept = [scratch.take(states, 4), scratch.take(kept * self.n_head, 4)];
-        let pass = |name: &str, matrices: usize| {
+        let pass = |name: &str, shared: usize| {
             let entry = format!("ssm_chunk_{name}_{}", kind.name);
             let numbers = [self.n_group, self.piece_chunks].map(|n| Arg::I32(n as i32));
             Kernel::new(entry, [all_pieces * self.shares, 1, 1], THREADS)
-                .shared(kind.shared_bytes(matrices, kind.stages()))
+                .shared(shared)
                 .args([0, 1, 6, 7].map(Arg::Src))
                 .args(prepared.each_ref().map(Arg::clone))
                 .args(kept.each_ref().map(Arg::clone))
                 .args(numbers)
         };
-        let scan = pass("scan", 2).args(results(params));
+        let with_h = kind.shared_bytes(2, kind.stages()) + kind.h_bytes();
+        let scan = pass("scan", with_h).args(results(params));
         // One piece that holds all tokens needs no state of another.
         if piece_tokens < self.n {
-            vec![pass("local", 1), scan]
+            vec![pass("local", kind.shared_bytes(1, kind.stages())), scan]
         } else {
             vec![scan]
         }
@@ -191,20 +199,29 @@ impl Plan {
     fn at_once(&self, params: &SsmScan, prepared: Prepared, scratch: &mut Scratch) -> Vec<Kernel> {
         let kind = &self.kind;
         let rows = self.all_chunks * self.shares * kind.columns;
-        let states = [
+        let groups = self.all_chunks * self.n_group;
+        let [states, undo, scores] = [
             scratch.take(rows * kind.width, 2),
             scratch.take(4 * rows, 4),
+            scratch.take(groups * CHUNK * CHUNK, 4),
         ];
-        let states = || states.each_ref().map(Arg::clone);
-        let each_chunk = |name: &str, shared: usize| {
+        let states = || [states.clone(), undo.clone()];
+        let chunk_blocks = self.all_chunks * self.shares;
+        let each_chunk = |name: &str, blocks: usize, shared: usize| {
             let entry = format!("ssm_chunk_{name}_{}", kind.name);
-            Kernel::new(entry, [self.all_chunks * self.shares, 1, 1], THREADS)
+            Kernel::new(entry, [blocks, 1, 1], THREADS)
                 .shared(shared)
                 .args([0, 1, 6, 7].map(Arg::Src))
                 .args(prepared.each_ref().map(Arg::clone))
                 .args([Arg::I32(self.n_group as i32)])
                 .args(states())
+                .args([scores.clone()])
         };
+        // The blocks of the scores have B and C in shared memory and nothing else.
+        let shared = kind.shared_bytes(1, 1).max(2 * 2 * CHUNK * kind.width);
+        let first_scores = Arg::I32(chunk_blocks as i32);
+        let added = each_chunk("states", chunk_blocks + groups, shared).args([first_scores]);
+
         let blocks = self.n_seqs * (self.n_head * self.head_dim).div_ceil(PASS_WARPS);
         let entry = format!("ssm_chunk_pass_{}", kind.width);
         let pass = Kernel::new(entry, [blocks, 1, 1], (PASS_WARPS * WARP) as u32)
@@ -212,12 +229,8 @@ impl Plan {
             .args([prepared[2].clone()])
             .args(states())
             .args([Arg::I32(kind.columns as i32)]);
-        let row_units = 4 * kind.columns;
-        vec![
-            each_chunk("states", kind.shared_bytes(1, 1)),
-            pass,
-            each_chunk("outputs", kind.shared_bytes(2, 1) + row_units).args(results(params)),
-        ]
+        let outputs = each_chunk("outputs", chunk_blocks, kind.outputs_bytes());
+        vec![added, pass, outputs.args(results(params))]
     }
 }
 
@@ -273,12 +286,11 @@ mod tests {
     fn shared_memory_is_what_every_gpu_has() {
         for (d_state, head_dim) in [(64, 64), (128, 64), (128, 80), (128, 128), (256, 64)] {
             let kind = Kind::of(d_state, head_dim).expect("a kind");
-            let stages = kind.stages();
-            assert!(kind.shared_bytes(2, stages) <= 99 << 10, "{}", kind.name);
-            assert!(kind.shared_bytes(1, stages) < kind.shared_bytes(2, stages));
-            // Three blocks a multiprocessor, or two of the widest states.
-            let at_once = if kind.width > 128 { 113 } else { 75 };
-            assert!(kind.shared_bytes(2, 1) + 4 * kind.columns <= at_once << 10);
+            let scan = kind.shared_bytes(2, kind.stages()) + kind.h_bytes();
+            assert!(scan <= 99 << 10, "{}", kind.name);
+            // Blocks a multiprocessor, which keeps 1 KB for each.
+            let blocks = if kind.width > 128 { 3 } else { 4 };
+            assert!(blocks * (kind.outputs_bytes() + 1024) <= 227 << 10);
         }
     }
 
@@ -306,7 +318,8 @@ mod tests {
         ] {
             let answer = answer(state, 1, 512, 1).expect("in chunks");
             let grids: Vec<u32> = answer.kernels[1..].iter().map(|k| k.grid[0]).collect();
-            assert_eq!(grids, [8 * chunk_blocks, pass_blocks, 8 * chunk_blocks]);
+            let states = 8 * (chunk_blocks + 1);
+            assert_eq!(grids, [states, pass_blocks, 8 * chunk_blocks]);
             assert!(answer.scratch_bytes < 48 << 20, "{}", answer.scratch_bytes);
         }
     }
