@@ -12,6 +12,7 @@
 //             not of a sequence's last piece. grid = pieces * n_head * ceil(head_dim / P),
 //             block 128
 //   scan      results, and states at the end of sequences; same grid
+//   (over few tokens, ssm_chunk_short.cu instead of these two)
 //   scratch, with chunks counted through all sequences, each from its first token:
 //   bc        f16 [chunk][group][B, C][64][N], swizzled; each row times a power of two
 //   scales    f32 [chunk][group][B, C][64]     that undo this

@@ -20,12 +20,12 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
     return y;
 }
 
-template <int N_, int P_>
+template <int N_, int P_, int STAGES_ = N_ <= 128 ? 2 : 1>
 struct Tile {
     static constexpr int N = N_, P = P_;
     static constexpr int SLICE = N / CHUNK_WARPS;       // columns of the state that a warp keeps
     static constexpr int MT = P / 16, NT = SLICE / 8;   // the same in tensor core tiles
-    static constexpr int STAGES = N <= 128 ? 2 : 1;     // of B and C in shared memory
+    static constexpr int STAGES = STAGES_;              // of B and C in shared memory
     static constexpr int X_PITCH = P + 8, H_PITCH = N + 8;  // halves; eight rows in different banks
     static constexpr int MATRIX = CHUNK * N;            // halves of a chunk's B or C
 };
@@ -122,7 +122,7 @@ __device__ __forceinline__ Piece find_piece(const View& rows, int n_seqs, int n_
 }
 
 // Shared memory of a block; `ops/ssm_chunk.rs` counts the same bytes. MATRICES is 2 for
-// B and C, 1 for B alone, and then there is no `h`.
+// B and C, 1 for one of them; `local` and `states` have no `h`.
 template <class T, int MATRICES>
 struct Shared {
     half *bc, *x, *w, *h;
@@ -253,9 +253,9 @@ __device__ __forceinline__ uint32_t times(uint32_t a, uint32_t b) {
     return a;
 }
 
-// h[p, n] = h * keep + sum over tokens of x[p] * w * B[n].
-template <class T, class S>
-__device__ __forceinline__ void add_chunk(State<T>& h, const S& sh, const half* b, Step step) {
+// Calls `f(m, sums)` with the sums over tokens of x[p] * w * B[n], 16 rows p at a time.
+template <class T, class S, class F>
+__device__ __forceinline__ void each_sum(const S& sh, const half* b, F f) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int low = lane / 8 % 2, high = lane / 16;
     const uint32_t* w = (const uint32_t*)(sh.w + warp * CHUNK) + lane % 4;
@@ -287,10 +287,18 @@ __device__ __forceinline__ void add_chunk(State<T>& h, const S& sh, const half* 
                 mma(sum[j], make_uint4(a[0], a[1], a[2], a[3]), weighed[k][j][0], weighed[k][j][1]);
             }
         }
+        f(m, sum);
+    }
+}
+
+// h = h * keep + the sums of a chunk.
+template <class T, class S>
+__device__ __forceinline__ void add_chunk(State<T>& h, const S& sh, const half* b, Step step) {
+    each_sum<T>(sh, b, [&](int m, const float(&sum)[T::NT][4]) {
 #pragma unroll
         for (int j = 0; j < T::NT; j++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) h[m][j][i] = fmaf(sum[j][i], step.undo, h[m][j][i] * step.keep);
         }
-    }
+    });
 }

@@ -7,185 +7,8 @@
 //
 // A chunk passes between two barriers: while its products run, B and C of the next one
 // arrive in shared memory and x in registers; between the second barrier and the next
-// chunk's first, x and the state are written as f16. A warp computes 16 tokens of y for
-// all columns, with M in registers as in attention, and keeps a quarter of the state.
-#include "ssm_chunk_work.cuh"
-
-// What follows the scan, for this block's columns.
-struct Finish {
-    char* y;  // first column in token 0
-    long long y_stride;
-    bool skip;
-    float d;
-    const char* z;  // null: no gate
-    long long z_stride;
-    bool pairs;  // z is there, and aligned to 8 bytes
-};
-
-// SiLU to a few ulp; where e^-z overflows, 0.
-__device__ __forceinline__ float gate_of(float z) { return z * reciprocal_fast(1.f + exp2_fast(-LOG2_E * z)); }
-
-// z of this lane's two tokens in WIDE columns.
-template <bool PAIRS, int WIDE>
-__device__ __forceinline__ void load_gates(float2 (&z)[WIDE / 8][2], const Finish& fin, int first, const int (&t)[2],
-                                           int n, int column, int columns) {
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        const float* row = (const float*)(fin.z + (first + t[e]) * fin.z_stride) + column + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < WIDE / 8; i++) {
-            const bool there = t[e] < n && column + i / 2 * 16 < columns;
-            z[i][e] = make_float2(0.f, 0.f);
-            if (there && PAIRS) z[i][e] = *(const float2*)(row + 8 * i);
-            if (there && !PAIRS) z[i][e] = make_float2(row[8 * i], row[8 * i + 1]);
-        }
-    }
-}
-
-// C . B of 16 tokens s from `at` on becomes M; where MASKED, those after t become 0.
-template <bool MASKED, class S>
-__device__ __forceinline__ void decay(float (&s0)[4], float (&s1)[4], float2& most, const S& sh, int at, int row,
-                                      float2 log_decay) {
-    const int lane = threadIdx.x % WARP;
-    at += lane % 4 * 2;
-    const int past = row + lane / 4 - at;  // t - s of the first value
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float(&s)[4] = i == 0 ? s0 : s1;
-        const float2 log = *(const float2*)(sh.log_decay + at + 8 * i), f = *(const float2*)(sh.weight + at + 8 * i);
-        s[0] *= f.x * exp2_fast(log_decay.x - log.x), s[1] *= f.y * exp2_fast(log_decay.x - log.y);
-        s[2] *= f.x * exp2_fast(log_decay.y - log.x), s[3] *= f.y * exp2_fast(log_decay.y - log.y);
-        if (MASKED) {
-            // The decay may be infinite there: not a factor of 0.
-            s[0] = past >= 8 * i ? s[0] : 0.f, s[1] = past >= 8 * i + 1 ? s[1] : 0.f;
-            s[2] = past + 8 >= 8 * i ? s[2] : 0.f, s[3] = past + 8 >= 8 * i + 1 ? s[3] : 0.f;
-        }
-        most.x = fmaxf(most.x, fmaxf(fabsf(s[0]), fabsf(s[1])));
-        most.y = fmaxf(most.y, fmaxf(fabsf(s[2]), fabsf(s[3])));
-    }
-}
-
-// M[t, s] of 16 tokens t from `row` on as the left operand of its product with x, 16
-// tokens s at a time; the power of two that undoes the lift of rows g and g + 8.
-template <class T, class S>
-__device__ __forceinline__ float2 mix(uint4 (&m)[CHUNK / 16], const S& sh, const half* b,
-                                      const uint4 (&c)[T::N / 16], int row, float2 log_decay) {
-    const int lane = threadIdx.x % WARP;
-    float s[CHUNK / 8][4] = {};
-    float2 most = make_float2(0.f, 0.f);
-    // Two tiles at a time: four independent sums keep the tensor cores busy.
-#pragma unroll
-    for (int pair = 0; pair < CHUNK / 32; pair++) {
-        if (32 * pair > row) continue;
-        // Matrices: tokens 0 .. 7 at k and k + 8, then tokens 8 .. 15.
-        const int token = 32 * pair + lane / 16 * 8 + lane % 8;
-#pragma unroll
-        for (int k = 0; k < T::N / 16; k++) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint32_t r[4];
-                load_matrices(r, b + swizzled<T::N>(token + 16 * i, 2 * k + lane / 8 % 2));
-                mma(s[4 * pair + 2 * i], c[k], r[0], r[1]);
-                mma(s[4 * pair + 2 * i + 1], c[k], r[2], r[3]);
-            }
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < CHUNK / 16; j++) {
-        if (16 * j < row) {
-            decay<false>(s[2 * j], s[2 * j + 1], most, sh, 16 * j, row, log_decay);
-        } else if (32 * (j / 2) <= row) {
-            decay<true>(s[2 * j], s[2 * j + 1], most, sh, 16 * j, row, log_decay);
-        }
-    }
-    const Lift low = lift(quad_max(most.x), TOP_M), high = lift(quad_max(most.y), TOP_M);
-#pragma unroll
-    for (int j = 0; j < CHUNK / 16; j++) {
-        m[j].x = pack_half2(s[2 * j][0] * low.factor, s[2 * j][1] * low.factor);
-        m[j].y = pack_half2(s[2 * j][2] * high.factor, s[2 * j][3] * high.factor);
-        m[j].z = pack_half2(s[2 * j + 1][0] * low.factor, s[2 * j + 1][1] * low.factor);
-        m[j].w = pack_half2(s[2 * j + 1][2] * high.factor, s[2 * j + 1][3] * high.factor);
-    }
-    return make_float2(low.undo, high.undo);
-}
-
-// Results of 16 tokens, from `row` on in the chunk that begins with token `first` and has
-// `n`, which began with h.
-template <class T, class S>
-__device__ __forceinline__ void outputs(const S& sh, const half* b, float h_undo, int row, int first, int n,
-                                        int columns, const Finish& fin) {
-    const int lane = threadIdx.x % WARP, low = lane / 8 % 2, high = lane / 16;
-    uint4 c[T::N / 16];
-#pragma unroll
-    for (int k = 0; k < T::N / 16; k++) {
-        // Matrices: rows 0 .. 7 and 8 .. 15 at k, then at k + 8.
-        uint32_t r[4];
-        load_matrices(r, b + T::MATRIX + swizzled<T::N>(row + 8 * low + lane % 8, 2 * k + high));
-        c[k] = make_uint4(r[0], r[1], r[2], r[3]);
-    }
-    const int t[2] = {row + lane / 4, row + lane / 4 + 8};
-    const float2 log_decay = make_float2(sh.log_decay[t[0]], sh.log_decay[t[1]]);
-    uint4 m[CHUNK / 16];
-    const float2 m_undo = mix<T>(m, sh, b, c, row, log_decay);
-    const float inside[2] = {m_undo.x * sh.c_undo[t[0]], m_undo.y * sh.c_undo[t[1]]};
-    const float before[2] = {exp2_fast(log_decay.x) * sh.c_undo[t[0]], exp2_fast(log_decay.y) * sh.c_undo[t[1]]};
-
-    constexpr int WIDE = T::P % 32 == 0 && T::N <= 128 ? 32 : 16;  // columns at a time, by registers
-#pragma unroll
-    for (int column = 0; column < T::P; column += WIDE) {
-        if (column >= columns) break;
-        float2 z[WIDE / 8][2];
-        if (fin.pairs) {
-            load_gates<true, WIDE>(z, fin, first, t, n, column, columns);
-        } else if (fin.z) {
-            load_gates<false, WIDE>(z, fin, first, t, n, column, columns);
-        }
-        float in[WIDE / 8][4] = {}, from_h[WIDE / 8][4] = {};
-        // Matrices: tokens 0 .. 7, then 8 .. 15, of 8 columns; then of the next 8.
-        const half* x = sh.x + (8 * low + lane % 8) * T::X_PITCH + column + 8 * high;
-#pragma unroll
-        for (int j = 0; j < CHUNK / 16; j++) {
-            if (32 * (j / 2) > row) continue;
-#pragma unroll
-            for (int i = 0; i < WIDE / 16; i++) {
-                uint32_t r[4];
-                load_matrices_transposed(r, x + 16 * j * T::X_PITCH + 16 * i);
-                mma(in[2 * i], m[j], r[0], r[1]);
-                mma(in[2 * i + 1], m[j], r[2], r[3]);
-            }
-        }
-        const half* h = sh.h + (column + 8 * high + lane % 8) * T::H_PITCH + 8 * low;
-#pragma unroll
-        for (int k = 0; k < T::N / 16; k++) {
-#pragma unroll
-            for (int i = 0; i < WIDE / 16; i++) {
-                uint32_t r[4];
-                load_matrices(r, h + 16 * i * T::H_PITCH + 16 * k);
-                mma(from_h[2 * i], c[k], r[0], r[1]);
-                mma(from_h[2 * i + 1], c[k], r[2], r[3]);
-            }
-        }
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            const float skip = fin.d * sh.x_undo[t[e]];
-            float2* y_row = (float2*)(fin.y + (first + t[e]) * fin.y_stride) + lane % 4;
-            const half2* x_row = (const half2*)(sh.x + t[e] * T::X_PITCH) + lane % 4;
-#pragma unroll
-            for (int i = 0; i < WIDE / 8; i++) {
-                const int at = column / 2 + 4 * i;
-                float2 y;
-                y.x = fmaf(in[i][2 * e], inside[e], from_h[i][2 * e] * h_undo * before[e]);
-                y.y = fmaf(in[i][2 * e + 1], inside[e], from_h[i][2 * e + 1] * h_undo * before[e]);
-                if (fin.skip) {
-                    const float2 v = __half22float2(x_row[at]);
-                    y.x = fmaf(v.x, skip, y.x), y.y = fmaf(v.y, skip, y.y);
-                }
-                if (fin.z) y.x *= gate_of(z[i][e].x), y.y *= gate_of(z[i][e].y);
-                if (t[e] < n && column + i / 2 * 16 < columns) y_row[at] = y;
-            }
-        }
-    }
-}
+// chunk's first, x and the state are written as f16. A warp keeps a quarter of the state.
+#include "ssm_chunk_out.cuh"
 
 // Largest value of this warp's share of the state.
 template <class T>
@@ -218,18 +41,6 @@ __device__ __forceinline__ float publish(const State<T>& h, const S& sh) {
     return up.undo;
 }
 
-// Asks for the z of the `n` tokens from `first` on.
-template <class T>
-__device__ __forceinline__ void expect_z(const Finish& fin, int first, int n, int columns) {
-    static_assert(CHUNK_THREADS == 2 * CHUNK, "two threads a token");
-    const int row = threadIdx.x / 2, half = threadIdx.x % 2 * 128;
-    if (!fin.z || row >= n) return;
-    const char* z = fin.z + (first + row) * fin.z_stride + half;
-#pragma unroll
-    for (int at = 0; at < T::P * 4; at += 256)
-        if (at + half < columns * 4) prefetch(z + at);
-}
-
 template <class T>
 __device__ __forceinline__ void chunk_scan(const Chunked& k, const View& dst, const View& d, const View& gate) {
     let_next_start();
@@ -241,17 +52,8 @@ __device__ __forceinline__ void chunk_scan(const Chunked& k, const View& dst, co
     sh.copy(0, work.bc);
     Ahead<T> ahead;
     fetch<T>(ahead, work.source, work.piece.first, work.tokens(0), work.piece.chunk);
-    Finish fin = {};
-    fin.y = (char*)(row_of<float>(dst, work.head) + work.column);
-    fin.y_stride = dst.nb[2];
-    fin.skip = d.data != nullptr;
-    if (fin.skip) fin.d = ((const float*)d.data)[work.head];
-    if (gate.data) {
-        fin.z = (const char*)(row_of<const float>(gate, work.head) + work.column);
-        fin.z_stride = gate.nb[2];
-        fin.pairs = (((long long)fin.z | fin.z_stride) & 7) == 0;
-        expect_z<T>(fin, work.piece.first, work.tokens(0), work.source.columns);
-    }
+    const Finish fin(work, dst, d, gate);
+    expect_z<T>(fin, work.piece.first, work.tokens(0), work.source.columns);
     State<T> h;
     work.load_first(k, h);
     sh.most[warp] = most_of_state<T>(h);
@@ -261,6 +63,7 @@ __device__ __forceinline__ void chunk_scan(const Chunked& k, const View& dst, co
     // Later rows see more tokens, and warp w of every block runs on the same quarter of a
     // multiprocessor: half of the blocks deal the rows out the other way.
     const int row = 16 * (blockIdx.x < gridDim.x / 2 ? warp : CHUNK_WARPS - 1 - warp);
+    const bool last = work.piece.number == work.piece.count - 1;
     for (int i = 0; i < work.chunks; i++) {
         copies_wait<0>();
         __syncthreads();  // B, C, x and h are here
@@ -271,9 +74,16 @@ __device__ __forceinline__ void chunk_scan(const Chunked& k, const View& dst, co
             expect_z<T>(fin, work.first(i + 1), work.tokens(i + 1), work.source.columns);
         }
         if (row < work.tokens(i)) {
-            outputs<T>(sh, sh.b_of(i), h_undo, row, work.first(i), work.tokens(i), work.source.columns, fin);
+            uint4 c[T::N / 16], m[CHUNK / 16];
+            load_c<T>(c, sh.b_of(i) + T::MATRIX, row);
+            Scores scores = {};
+            multiply_cb<T>(scores, c, sh.b_of(i), row);
+            const float2 m_undo = mix(m, scores, sh, row);
+            results<T>(m, m_undo, c, sh, OneUndo{h_undo}, row, work.first(i), work.tokens(i), work.source.columns,
+                       fin);
         }
-        add_chunk<T>(h, sh, sh.b_of(i), weigh_tokens(sh));
+        // The state at the end of a piece is known to the next one.
+        if (more || last) add_chunk<T>(h, sh, sh.b_of(i), weigh_tokens(sh));
         if (more) sh.most[warp] = most_of_state<T>(h);
         __syncthreads();  // they may be overwritten
         if (more) {
@@ -282,7 +92,7 @@ __device__ __forceinline__ void chunk_scan(const Chunked& k, const View& dst, co
             h_undo = publish<T>(h, sh);
         }
     }
-    if (work.piece.number == work.piece.count - 1) work.store_slot(k, h);
+    if (last) work.store_slot(k, h);
 }
 
 #define SSM_CHUNK_SCAN(KIND, N, P)                                               \

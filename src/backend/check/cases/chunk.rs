@@ -234,6 +234,24 @@ fn shapes(cases: &mut Vec<Case>) {
     }
 }
 
+/// So many tokens that blocks go through the chunks of a piece in turn.
+fn long(cases: &mut Vec<Case>) {
+    for (d_state, head_dim) in [(64, 64), (128, 48), (128, 64), (128, 80), (256, 64)] {
+        let heads = heads(d_state, head_dim, 2, 1);
+        for batch in [
+            Batch::one(2200, false),
+            Batch {
+                width: 2304,
+                lengths: vec![1500, 1, 700],
+                fresh: vec![true, false, false],
+            },
+        ] {
+            let scan = Scan::new(heads, batch.width, ALL, Layout::Gaps);
+            cases.push(scan.case("long", heads, batch));
+        }
+    }
+}
+
 /// Options by themselves, and every layout, over sequences of different lengths.
 fn batches(cases: &mut Vec<Case>) {
     let few = Batch {
@@ -333,6 +351,7 @@ fn values(cases: &mut Vec<Case>) {
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     shapes(&mut cases);
+    long(&mut cases);
     batches(&mut cases);
     values(&mut cases);
     cases
