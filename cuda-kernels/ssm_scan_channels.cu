@@ -129,14 +129,27 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
             steps[i] = make_float2(step, x[i] * step);
         }
         __syncthreads();
-        for (int g = 0; g < n; g += GROUP) {
-            const float2* steps_g = steps + g * CHANNELS + channel;
-            const float *b_g = b + g * pitch, *c_g = c + g * pitch;
-            const float sum =
-                n - g >= GROUP
-                    ? scan_group<Row, CHANNELS, true>(state, decay, b_g, c_g, steps_g, pitch, d_state, GROUP)
-                    : scan_group<Row, CHANNELS, false>(state, decay, b_g, c_g, steps_g, pitch, d_state, n - g);
-            if (sub % EACH == 0) sums[(g + sub / EACH) * CHANNELS + channel] = sum;
+        // Several groups at a time: the shuffles of one wait beside the exponentials of another.
+        constexpr int TOGETHER = Row::N <= 4 ? 2 : 1;
+        float* sums_own = sums + sub / EACH * CHANNELS + channel;
+        int g = 0;
+        for (; g + TOGETHER * GROUP <= n; g += TOGETHER * GROUP) {
+            float sum[TOGETHER];
+#pragma unroll
+            for (int j = 0; j < TOGETHER; j++) {
+                const int u = g + j * GROUP;
+                sum[j] = scan_group<Row, CHANNELS, true>(state, decay, b + u * pitch, c + u * pitch,
+                                                         steps + u * CHANNELS + channel, pitch, d_state, GROUP);
+            }
+            if (sub % EACH != 0) continue;
+#pragma unroll
+            for (int j = 0; j < TOGETHER; j++) sums_own[(g + j * GROUP) * CHANNELS] = sum[j];
+        }
+        for (; g < n; g += GROUP) {
+            const float sum = scan_group<Row, CHANNELS, false>(state, decay, b + g * pitch, c + g * pitch,
+                                                               steps + g * CHANNELS + channel, pitch, d_state,
+                                                               min(GROUP, n - g));
+            if (sub % EACH == 0) sums_own[g * CHANNELS] = sum;
         }
         __syncthreads();
         if (own >= at.n) continue;

@@ -62,7 +62,7 @@ fn channels(node: &Node<'_>, params: &SsmScan) -> Option<Answer> {
     }
     // Lanes of a row of the state, channels of a block, tokens that pass together.
     let (name, lanes, channels, most) = match d_state {
-        16 => ("16", 8, 8, 32),
+        16 => ("16", 8, 8, 64),
         1..=128 => ("upto_128", 32, 4, 8),
         129..=1024 => ("upto_1024", 32, 4, GROUP),
         _ => return None,
