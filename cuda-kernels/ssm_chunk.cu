@@ -103,11 +103,12 @@ __device__ __forceinline__ void prepare_steps(const View& dt, const View& a, con
 extern "C" __global__ void __launch_bounds__(PREPARE_WARPS* WARP)
     ssm_chunk_prepare(View b, View c, View dt, View a, View dt_bias, View ids, View rows, half* bc, float* scales,
                       float* steps, int width) {
-    start();
+    let_next_start();
     const int n_group = b.ne[1], n_head = dt.ne[0], jobs = CHUNK * n_group + n_head;
     const long long number = (long long)blockIdx.x * PREPARE_WARPS + threadIdx.x / WARP;
     const int job = number % jobs;
     const Piece p = find_piece(rows, ids.ne[0], dim(b, 2), 1, number / jobs);
+    wait_for_inputs();
     if (p.sequence < 0) return;
     const int n = p.end - p.first;
     if (job < CHUNK * n_group) {

@@ -7,8 +7,7 @@
 struct Finish {
     char* y;  // first column in token 0
     long long y_stride;
-    bool skip;
-    float d;
+    float d;  // 0: x does not skip the state
     const char* z;  // null: no gate
     long long z_stride;
     bool pairs;  // z is there, and aligned to 8 bytes
@@ -17,8 +16,7 @@ struct Finish {
     __device__ __forceinline__ Finish(const Work<T>& work, const View& dst, const View& skips, const View& gate)
         : y((char*)(row_of<float>(dst, work.head) + work.column)),
           y_stride(dst.nb[2]),
-          skip(skips.data != nullptr),
-          d(skip ? ((const float*)skips.data)[work.head] : 0.f),
+          d(skips.data ? ((const float*)skips.data)[work.head] : 0.f),
           z(gate.data ? (const char*)(row_of<const float>(gate, work.head) + work.column) : nullptr),
           z_stride(gate.nb[2]),
           pairs(z && (((long long)z | z_stride) & 7) == 0) {}
@@ -27,7 +25,7 @@ struct Finish {
 // SiLU to a few ulp; where e^-z overflows, 0.
 __device__ __forceinline__ float gate_of(float z) { return z * reciprocal_fast(1.f + exp2_fast(-LOG2_E * z)); }
 
-// z of this lane's two tokens in WIDE columns.
+// z of this lane's two tokens in WIDE columns, or zeros.
 template <bool PAIRS, int WIDE>
 __device__ __forceinline__ void load_gates(float2 (&z)[WIDE / 8][2], const Finish& fin, int first, const int (&t)[2],
                                            int n, int column, int columns) {
@@ -174,6 +172,9 @@ __device__ __forceinline__ void results(const uint4 (&m)[CHUNK / 16], float2 m_u
             load_gates<true, WIDE>(z, fin, first, t, n, column, columns);
         } else if (fin.z) {
             load_gates<false, WIDE>(z, fin, first, t, n, column, columns);
+        } else {
+#pragma unroll
+            for (int i = 0; i < WIDE / 8; i++) z[i][0] = z[i][1] = make_float2(1.f, 1.f);
         }
         float in[WIDE / 8][4] = {}, from_h[WIDE / 8][4] = {};
         // Matrices: tokens 0 .. 7, then 8 .. 15, of 8 columns; then of the next 8.
@@ -200,6 +201,13 @@ __device__ __forceinline__ void results(const uint4 (&m)[CHUNK / 16], float2 m_u
                 mma(from_h[2 * i + 1], c[k], r[2], r[3]);
             }
         }
+        if (fin.z) {
+#pragma unroll
+            for (int i = 0; i < WIDE / 8; i++) {
+#pragma unroll
+                for (int e = 0; e < 2; e++) z[i][e] = make_float2(gate_of(z[i][e].x), gate_of(z[i][e].y));
+            }
+        }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const float skip = fin.d * sh.x_undo[t[e]];
@@ -208,15 +216,11 @@ __device__ __forceinline__ void results(const uint4 (&m)[CHUNK / 16], float2 m_u
 #pragma unroll
             for (int i = 0; i < WIDE / 8; i++) {
                 const int at = column / 2 + 4 * i;
-                const float2 undo = h_undo.of(column + 8 * i + lane % 4 * 2);
+                const float2 undo = h_undo.of(column + 8 * i + lane % 4 * 2), v = __half22float2(x_row[at]);
                 float2 y;
                 y.x = fmaf(in[i][2 * e], inside[e], from_h[i][2 * e] * undo.x * before[e]);
                 y.y = fmaf(in[i][2 * e + 1], inside[e], from_h[i][2 * e + 1] * undo.y * before[e]);
-                if (fin.skip) {
-                    const float2 v = __half22float2(x_row[at]);
-                    y.x = fmaf(v.x, skip, y.x), y.y = fmaf(v.y, skip, y.y);
-                }
-                if (fin.z) y.x *= gate_of(z[i][e].x), y.y *= gate_of(z[i][e].y);
+                y.x = fmaf(v.x, skip, y.x) * z[i][e].x, y.y = fmaf(v.y, skip, y.y) * z[i][e].y;
                 if (t[e] < n && column + i / 2 * 16 < columns) y_row[at] = y;
             }
         }

@@ -155,11 +155,12 @@ __device__ __forceinline__ void pass_row(float2 (&h)[N / 64], int chunks, half* 
 template <int N>
 __device__ __forceinline__ void chunk_pass(const View& state, const View& x, const View& ids, const View& rows,
                                            const float* steps, half* states, float* undo, int columns) {
-    start();
+    let_next_start();
     const int head_dim = state.ne[1], n_head = state.ne[2], n_tokens = dim(x, 2);
     const int jobs = (n_head * head_dim + PASS_WARPS - 1) / PASS_WARPS;
     const int job = blockIdx.x % jobs * PASS_WARPS + threadIdx.x / WARP;
     const Piece all = find_piece(rows, ids.ne[0], n_tokens, ALL_CHUNKS, blockIdx.x / jobs);
+    wait_for_inputs();
     if (all.sequence < 0 || job >= n_head * head_dim) return;
     const Sequence seq = sequence(ids, rows, all.sequence, n_tokens, state.ne[3]);
     if (seq.n == 0) return;

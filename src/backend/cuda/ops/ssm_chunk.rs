@@ -20,7 +20,7 @@ const MOST_PIECES: usize = 8;
 const MOST_SHORT_CHUNKS: usize = 4;
 /// Warps of a block of `ssm_chunk_pass`, each with one row of a head's state.
 const PASS_WARPS: usize = 8;
-/// Fewer tokens for each sequence than this are quicker one by one: three launches and the
+/// Fewer tokens for each sequence than this are quicker one by one: four launches and the
 /// fill of one chunk cost some 12 us, a token of the sequential kernel 0.1 to 0.3.
 const FEWEST_TOKENS: usize = 96;
 /// More scratch memory than this is not asked for; 4,096 tokens of 8 groups take 28 MB.
