@@ -115,21 +115,29 @@ __device__ __forceinline__ void chunk_states(const Chunked& k, half* states, flo
 template <int N>
 __device__ __forceinline__ void pass_row(float2 (&h)[N / 64], int chunks, half* states, float* undo, int stride,
                                          const float* steps, int steps_stride) {
-    constexpr int WORDS = N / 64;  // of a lane
+    constexpr int WORDS = N / 64, WIDE = N / 2 / QUARTERS;  // words of a lane, and of a quarter
+    static_assert(WARP % WIDE == 0, "a lane's words lie alike in their quarters");
     const int lane = threadIdx.x % WARP;
+    int column[WORDS];
+#pragma unroll
+    for (int i = 0; i < WORDS; i++) column[i] = word_column<N>(WARP * i + lane);
+    // Moved on from chunk to chunk: that is a third of the instructions of products.
+    const uint32_t* add_at = (const uint32_t*)states + lane;
+    const float* unit_at = undo + lane / WIDE;
+    steps += CHUNK - 1;
     for (int from = 0; from < chunks; from += PASS_BATCH) {
         uint32_t add[PASS_BATCH][WORDS];
         float unit[PASS_BATCH][WORDS], keep[PASS_BATCH];
 #pragma unroll
         for (int j = 0; j < PASS_BATCH; j++) {
             if (from + j >= chunks) continue;
-            keep[j] = exp2_fast(steps[(from + j) * steps_stride + CHUNK - 1]);
+            keep[j] = exp2_fast(*steps);
 #pragma unroll
             for (int i = 0; i < WORDS; i++) {
-                const int word = WARP * i + lane;
-                add[j][i] = ((const uint32_t*)(states + (from + j) * stride * N))[word];
-                unit[j][i] = undo[(from + j) * stride * QUARTERS + word / (N / 2 / QUARTERS)];
+                add[j][i] = add_at[WARP * i];
+                unit[j][i] = unit_at[i * (WARP / WIDE)];
             }
+            steps += steps_stride, add_at += stride * (N / 2), unit_at += stride * QUARTERS;
         }
         __syncwarp();  // all lanes have read what is overwritten
 #pragma unroll
@@ -138,16 +146,17 @@ __device__ __forceinline__ void pass_row(float2 (&h)[N / 64], int chunks, half* 
             float most = 0.f;
 #pragma unroll
             for (int i = 0; i < WORDS; i++) most = fmaxf(most, fmaxf(fabsf(h[i].x), fabsf(h[i].y)));
-            const Lift up = lift(warp_max(most), TOP_H);
-            if (lane == 0) undo[(from + j) * stride * QUARTERS] = up.undo;
+            // As whole numbers: values that are not negative compare alike.
+            const Lift up = lift(__uint_as_float(__reduce_max_sync(ALL_LANES, __float_as_uint(most))), TOP_H);
+            if (lane == 0) *undo = up.undo;
 #pragma unroll
             for (int i = 0; i < WORDS; i++) {
-                half* to = states + (from + j) * stride * N + word_column<N>(WARP * i + lane);
-                *(uint32_t*)to = pack_half2(h[i].x * up.factor, h[i].y * up.factor);
+                *(uint32_t*)(states + column[i]) = pack_half2(h[i].x * up.factor, h[i].y * up.factor);
                 const float2 v = unpack_half2(add[j][i]);
                 h[i].x = fmaf(v.x, unit[j][i], h[i].x * keep[j]);
                 h[i].y = fmaf(v.y, unit[j][i], h[i].y * keep[j]);
             }
+            undo += stride * QUARTERS, states += stride * N;
         }
     }
 }
