@@ -52,10 +52,11 @@ __device__ __forceinline__ size_t first_row(const Work<T>& work) {
     return ((size_t)work.piece.chunk * work.shares + work.share) * T::P;
 }
 
-// C . B of chunk and group `number` of all.
+// C . B of chunk and group `number` of all; `there` may be fewer than the grid has room for.
 template <class T>
-__device__ __forceinline__ void chunk_scores(const half* bc, float* scores, int number) {
+__device__ __forceinline__ void chunk_scores(const half* bc, float* scores, int number, bool there) {
     start();
+    if (!there) return;
     const Shared<T, 2> sh;  // of which only B and C
     sh.copy(0, bc + (size_t)number * 2 * T::MATRIX);
     copies_wait<0>();
@@ -248,7 +249,9 @@ __device__ __forceinline__ void chunk_outputs(const Chunked& k, const half* stat
     extern "C" __global__ void __launch_bounds__(CHUNK_THREADS, 4)                                               \
         ssm_chunk_states_##KIND(SHORT_PARAMS, half* states, float* undo, float* scores, int first_scores) {      \
         if (blockIdx.x >= first_scores) {                                                                        \
-            chunk_scores<Tile<N, P, 1>>(bc, scores, blockIdx.x - first_scores);                                  \
+            const int number = blockIdx.x - first_scores;                                                        \
+            const Piece p = find_piece(rows, ids.ne[0], dim(x, 2), 1, number / n_group);                         \
+            chunk_scores<Tile<N, P, 1>>(bc, scores, number, p.sequence >= 0);                                    \
         } else {                                                                                                 \
             chunk_states<Tile<N, P, 1>>(SHORT_STRUCT, states, undo);                                             \
         }                                                                                                        \
@@ -265,7 +268,7 @@ SSM_CHUNK_SHORT(128x80, 128, 80)
 SSM_CHUNK_SHORT(256, 256, 32)
 
 #define SSM_CHUNK_PASS(N)                                                                               \
-    extern "C" __global__ void __launch_bounds__(PASS_WARPS* WARP)                                      \
+    extern "C" __global__ void __launch_bounds__(PASS_WARPS* WARP, N <= 128 ? 4 : 2)                    \
         ssm_chunk_pass_##N(View state, View x, View ids, View rows, const float* steps, half* states,   \
                            float* undo, int columns) {                                                  \
         chunk_pass<N>(state, x, ids, rows, steps, states, undo, columns);                               \
