@@ -199,9 +199,17 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
     const int row = warp_row + lane / Row::LANES;
     float* states = row_of<float>(p.state, at.first_row, at.h, seq.n > 0 ? seq.slot : 0);
     const bool resumes = seq.n > 0 && !seq.fresh;
+    if (resumes) {
+        const int n_bytes = min(WARP_ROWS, at.n_rows - warp_row) * d_state * 4;
+        const char* from = (const char*)(states + (long long)warp_row * d_state);
+#pragma unroll 1
+        for (int i = lane * 128; i < n_bytes; i += WARP * 128) prefetch(from + i);
+    }
     if (seq.n == 1) prefetch_token(p, at, seq.first, d_state);
-    // Before the wait: only this kernel writes the state, and the run that wrote it is over,
-    // since the host waits for a run before it starts the next.
+    const float a = Scan::value(p.a, at.h), bias = Scan::value(p.dt_bias, at.h), d = Scan::value(p.d, at.h);
+    wait_for_inputs();
+    if (seq.n == 0) return;
+
     float state[ROWS][Row::N];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
@@ -211,10 +219,6 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
         for (int i = 0; i < Row::N; i++) state[r][i] = 0.f;
         if (there) Row::load(state[r], states + (long long)at_row * d_state, sub, d_state);
     }
-    const float a = Scan::value(p.a, at.h), bias = Scan::value(p.dt_bias, at.h), d = Scan::value(p.d, at.h);
-    wait_for_inputs();
-    if (seq.n == 0) return;
-
     const float* b = row_of<const float>(p.b, at.group, seq.first);
     const float* c = row_of<const float>(p.c, at.group, seq.first);
     if (seq.n == 1 && (!Row::EXACT || (in_fours(b, 0) && in_fours(c, 0))))
