@@ -4,11 +4,11 @@
 //
 //   cumsum_warp   one warp a row, k <= 512; grid = ceil(rows / warps a block)
 //   cumsum_block  one block a row, k <= 16 * blockDim.x <= 8192; grid = rows
-//   cumsum_parts  ceil(k / 4096) blocks of 256 threads a row, in one pass: each takes 16
+//   cumsum_parts  ceil(k / 2048) blocks of 256 threads a row, in one pass: each takes 8
 //                 values a thread, sends their sum, and finds what lies before it
 //                 (decoupled look-back, Merrill and Garland 2016);
 //                 grid = rows * parts, relay[rows * (parts + ceil(parts / 32))]
-//   cumsum_long   the same with ceil(k / 16384) blocks of 512 threads, 32 values each
+//   cumsum_long   the same with ceil(k / 8192) blocks, 32 values a thread
 //
 // In which order parts are added is fixed, whoever is ready first: the parts of a group
 // of 32 by the steps of a warp's scan, then groups from the first to the last.
@@ -18,10 +18,11 @@
 
 constexpr int STEP = 4 * WARP;  // values between a thread's fours
 
-template <typename T>
+// Running sums over a warp, of which the first LANES are asked for.
+template <int LANES = WARP, typename T>
 __device__ __forceinline__ T warp_scan(T x) {
 #pragma unroll
-    for (int o = 1; o < WARP; o *= 2) {
+    for (int o = 1; o < LANES; o *= 2) {
         const T other = __shfl_up_sync(ALL_LANES, x, o);
         if (threadIdx.x % WARP >= o) x += other;
     }
@@ -35,15 +36,19 @@ struct Piece {
     Four<float> sums[FOURS];
 };
 
-// Reads a warp's values from column `first` on and gives their sum.
-template <int FOURS>
+// Reads a warp's values from column `first` on and gives their sum. ONCE: they pass through
+// the caches as what is not asked for again.
+template <int FOURS, bool ONCE = false>
 __device__ __forceinline__ float scan_warp(Piece<FOURS>& piece, const float* in, int first, int k) {
     const bool aligned = fours(in);
     const int lane = threadIdx.x % WARP;
     if (aligned && first <= k - FOURS * STEP) {
-        const Four<float>* from = (const Four<float>*)(in + first) + lane;
+        const float4* from = (const float4*)(in + first) + lane;
 #pragma unroll
-        for (int j = 0; j < FOURS; j++) piece.sums[j] = from[j * WARP];
+        for (int j = 0; j < FOURS; j++) {
+            const float4 q = ONCE ? __ldcs(from + j * WARP) : from[j * WARP];
+            piece.sums[j] = {q.x, q.y, q.z, q.w};
+        }
     } else {
 #pragma unroll
         for (int j = 0; j < FOURS; j++) {
@@ -69,7 +74,7 @@ __device__ __forceinline__ float scan_warp(Piece<FOURS>& piece, const float* in,
 }
 
 // Writes them, after `before`.
-template <int FOURS>
+template <int FOURS, bool ONCE = false>
 __device__ __forceinline__ void put_warp(const Piece<FOURS>& piece, double before, float* out, int first, int k) {
     const bool aligned = fours(out), whole = aligned && first <= k - FOURS * STEP;
     const float base = (float)before;
@@ -80,7 +85,9 @@ __device__ __forceinline__ void put_warp(const Piece<FOURS>& piece, double befor
 #pragma unroll
         for (int i = 0; i < 4; i++) y.v[i] = base + piece.sums[j].v[i];
         if (whole || (aligned && c + 3 < k)) {
-            *(Four<float>*)(out + c) = y;
+            const float4 q = {y.v[0], y.v[1], y.v[2], y.v[3]};
+            if (ONCE) __stcs((float4*)(out + c), q);
+            else *(float4*)(out + c) = q;
             continue;
         }
 #pragma unroll
@@ -91,16 +98,18 @@ __device__ __forceinline__ void put_warp(const Piece<FOURS>& piece, double befor
 }
 
 // From the sum of each warp: for warp 0 the sum of the block, and in `upto`, shared memory
-// to be read after a barrier, the sums up to the end of each warp.
+// to be read after a barrier, the sums up to the end of each warp. Blocks have at most
+// WARPS warps.
+template <int WARPS = WARP>
 __device__ __forceinline__ double scan_block(float of_warp, double* upto) {
     __shared__ float sums[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     if (lane == 0) sums[warp] = of_warp;
     __syncthreads();
     if (warp > 0) return 0.;
-    const double x = warp_scan(lane < blockDim.x / WARP ? (double)sums[lane] : 0.);
+    const double x = warp_scan<WARPS>(lane < blockDim.x / WARP ? (double)sums[lane] : 0.);
     upto[lane] = x;
-    return __shfl_sync(ALL_LANES, x, WARP - 1);
+    return __shfl_sync(ALL_LANES, x, WARPS - 1);
 }
 
 extern "C" __global__ void cumsum_warp(View dst, View x) {
@@ -147,70 +156,88 @@ __device__ __forceinline__ double group_sum(const Slot* parts, const Slot* group
 }
 
 // What lies before part `p` of a row, whose own sum is sent already and which warp 0 has as
-// `own`. A barrier lies within. `parts` are
-// the slots of the row's parts, `groups` those of the sums up to the end of each group.
-// Warp w looks at the w-th group back; the farthest waits for the sum up to there.
-template <int WARPS>
+// `own`. A barrier lies within. `parts` are the slots of the row's parts, `groups` those of
+// the sums up to the end of each group. Warp 0 looks at its own group, warp w at the w-th
+// back, and, unless one of the warps finds a whole, in up to ROUNDS at those before. The
+// farthest of all waits for the sum up to there.
+template <int WARPS, int ROUNDS>
 __device__ __forceinline__ double look_back(const Slot* parts, Slot* groups, int p, double own, unsigned launch) {
-    __shared__ double sums[WARPS], in_group[2];
-    __shared__ bool wholes[WARPS];
+    constexpr int OTHERS = WARPS - 1, MOST = OTHERS * ROUNDS;
+    static_assert(MOST < WARP, "a lane for each group");
+    __shared__ double sums[MOST + 1], in_group[2];  // sums by how many groups back, from 1
+    __shared__ bool wholes[MOST + 1];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const int group = p / WARP, mine = p % WARP, back = min(WARPS - 1, group);
+    const int group = p / WARP, mine = p % WARP, back = min(MOST, group);
     if (warp == 0) {
         double x = lane < mine ? as_double(receive(parts + group * WARP + lane, launch)) : 0.;
         x = warp_scan(lane == mine ? own : x);
         if (lane == mine) in_group[1] = x;
         if (lane == mine - 1) in_group[0] = x;
         if (lane == 0 && mine == 0) in_group[0] = 0.;
-    } else if (warp <= back) {
-        const int g = group - warp;
-        bool whole;
-        const double sum = group_sum(parts + g * WARP, groups + g, launch, warp == back && g > 0, whole);
-        if (lane == 0) {
-            sums[warp] = sum;
-            wholes[warp] = whole;
-        }
     }
-    __syncthreads();
-    const unsigned whole = __ballot_sync(ALL_LANES, lane > 0 && lane <= back && wholes[lane]);
-    const int far = whole != 0 ? __ffs(whole) - 1 : back + 1;
-    double before = whole != 0 ? sums[far] : 0.;
+    unsigned found = 0;
+    int seen = 0;
 #pragma unroll 1
-    for (int w = far - 1; w > 0; w--) before += sums[w];
+    do {
+        const int d = seen + warp, g = group - d;
+        if (warp > 0 && d <= back) {
+            bool whole;
+            const double sum = group_sum(parts + g * WARP, groups + g, launch, d == back && g > 0, whole);
+            if (lane == 0) {
+                sums[d] = sum;
+                wholes[d] = whole;
+            }
+        }
+        seen = min(seen + OTHERS, back);
+        __syncthreads();
+        found = __ballot_sync(ALL_LANES, lane > 0 && lane <= seen && wholes[lane]);
+    } while (found == 0 && seen < back);
+    const int far = found != 0 ? __ffs(found) - 1 : back + 1;
+    double before = found != 0 ? sums[far] : 0.;
+#pragma unroll 1
+    for (int d = far - 1; d > 0; d--) before += sums[d];
     if (threadIdx.x == 0 && mine == WARP - 1) send(groups + group, launch, as_bits(before + in_group[1]));
     return before + in_group[0];
 }
 
-// What a block of THREADS does that takes FOURS fours a thread.
-template <int THREADS, int FOURS>
+// Where a block writes: a row of k values, from column `first` on.
+struct Target {
+    float* out;
+    int first, k;
+};
+
+// What a block of THREADS does that takes FOURS fours a thread and looks back in ROUNDS.
+template <int THREADS, int FOURS, int ROUNDS, bool ONCE>
 __device__ __forceinline__ void scan_part(const View& dst, const View& x, Relay* relay, int parts) {
-    constexpr int OF_WARP = FOURS * STEP, OF_BLOCK = THREADS / WARP * OF_WARP;
+    constexpr int OF_WARP = FOURS * STEP, WARPS = THREADS / WARP, OF_BLOCK = WARPS * OF_WARP;
     const Turn turn = take_turn(relay);
     const int r = turn.block / parts, p = turn.block - r * parts, k = dim(x, 0);
     const RowIndex at = row_index(dst, r);
     const int warp = threadIdx.x / WARP, first = p * OF_BLOCK + warp * OF_WARP;
     // Beyond a cut row's end there is nothing, and nobody asks for its sum.
     if (!is_live(dst, at) || p * OF_BLOCK >= k) return;
-    float* out = row_of<float>(dst, at.i1, at.i2, at.i3);
+    __shared__ Target to;  // not in registers, which values fill
+    if (threadIdx.x == 0) to = {row_of<float>(dst, at.i1, at.i2, at.i3), p * OF_BLOCK, k};
     Slot* slots = relay->slots + (long long)r * (parts + (parts + WARP - 1) / WARP);
     __shared__ double upto[WARP];
     Piece<FOURS> piece;
-    const float of_warp = scan_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k);
-    const double own = scan_block(of_warp, upto);
+    const float of_warp = scan_warp<FOURS, ONCE>(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k);
+    const double own = scan_block<WARPS>(of_warp, upto);
     if (threadIdx.x == 0) send(slots + p, turn.launch, as_bits(own));
-    double before = look_back<THREADS / WARP>(slots, slots + parts, p, own, turn.launch);
+    double before = look_back<WARPS, ROUNDS>(slots, slots + parts, p, own, turn.launch);
     if (warp > 0) before += upto[warp - 1];
-    put_warp(piece, before, out, first, k);
+    put_warp<FOURS, ONCE>(piece, before, to.out, to.first + warp * OF_WARP, to.k);
 }
 
 // Short parts, so that a row of a hundred thousand values is spread over many SMs.
 extern "C" __global__ void __launch_bounds__(256, 5) cumsum_parts(View dst, View x, Relay* relay, int parts) {
-    scan_part<256, 4>(dst, x, relay, parts);
+    scan_part<256, 2, 1, false>(dst, x, relay, parts);
 }
 
-// Two blocks on an SM have 128 KB under way, and the parts that a GPU of 200 SMs works on
-// lie within the 15 groups of 32 that a block sees: whoever looks back finds the sum up to
-// the farthest there, and waits for one trip, not for a chain of them.
-extern "C" __global__ void __launch_bounds__(512, 2) cumsum_long(View dst, View x, Relay* relay, int parts) {
-    scan_part<512, 8>(dst, x, relay, parts);
+// Four blocks on an SM have 128 KB under way, in different phases, and the parts that a
+// GPU of 160 SMs works on lie within the 22 groups of 32 that a block sees: whoever looks
+// back finds the sum up to the farthest there, and does not wait for a chain of trips.
+// Once blocks are out of step, one round is enough.
+extern "C" __global__ void __launch_bounds__(256, 4) cumsum_long(View dst, View x, Relay* relay, int parts) {
+    scan_part<256, 8, 3, true>(dst, x, relay, parts);
 }

@@ -161,10 +161,11 @@ fn cumsum(cases: &mut Vec<Case>) {
     ];
     let mut all: Vec<Operand> = lengths.map(|k| x(&[k, 3])).into();
     // Both sides of the length from which on parts are larger, of groups of 32 parts (of
-    // 4,096 and 16,384 values), and of the sixteen groups that a block sees.
+    // 2,048 and 8,192 values), of the eight groups that a block sees in its first round,
+    // of the fifteen of two, and of all 22.
     let groups = [
-        131_072, 131_073, 163_840, 163_841, 524_288, 524_289, 2_000_000, 8_388_608, 8_388_609,
-        8_912_897,
+        65_536, 65_537, 131_072, 131_073, 163_840, 163_841, 262_144, 262_145, 2_000_000, 2_097_152,
+        2_097_153, 3_932_160, 3_932_161, 5_767_168, 5_767_169, 6_029_313,
     ];
     all.extend(groups.map(|k| x(&[k, 1])));
     all.extend([

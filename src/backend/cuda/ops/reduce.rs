@@ -28,11 +28,10 @@ const CUMSUM_THREAD: usize = CUMSUM_WARP / WARP;
 const CUMSUM_BLOCK: usize = 512 * CUMSUM_THREAD;
 /// Longest rows that `cumsum_parts` takes, in parts of `CUMSUM_PART`: up to here what counts
 /// is that a row is spread over many SMs, from here on that few parts look back far.
-const CUMSUM_SHORT: usize = 40 * CUMSUM_PART;
-const CUMSUM_PART: usize = CUMSUM_THREAD * THREADS;
-/// Values of a part of `cumsum_long`, and the threads that take it.
-const CUMSUM_LONG_PART: usize = 4 * CUMSUM_PART;
-const CUMSUM_LONG_THREADS: usize = 2 * THREADS;
+const CUMSUM_SHORT: usize = 80 * CUMSUM_PART;
+const CUMSUM_PART: usize = 8 * THREADS;
+/// Values of a part of `cumsum_long`.
+const CUMSUM_LONG_PART: usize = 32 * THREADS;
 
 /// Bytes of `Relay` of `relay.cuh`: its head, and a slot.
 const RELAY_BYTES: usize = 16;
@@ -163,15 +162,14 @@ pub fn cumsum(node: &Node<'_>) -> Option<Answer> {
         let threads = k.div_ceil(CUMSUM_THREAD).next_power_of_two();
         Kernel::new("cumsum_block", [rows, 1, 1], threads as u32).args(args)
     } else {
-        let (entry, part, threads) = match k {
-            ..=CUMSUM_SHORT => ("cumsum_parts", CUMSUM_PART, THREADS),
-            _ => ("cumsum_long", CUMSUM_LONG_PART, CUMSUM_LONG_THREADS),
+        let (entry, part) = match k {
+            ..=CUMSUM_SHORT => ("cumsum_parts", CUMSUM_PART),
+            _ => ("cumsum_long", CUMSUM_LONG_PART),
         };
         i32::try_from(k.next_multiple_of(part)).ok()?; // as kernels count columns
         let parts = k.div_ceil(part);
         let slots = rows * (parts + parts.div_ceil(WARP));
-        let (mut kernel, state) = relay(entry, rows * parts, slots)?;
-        kernel.block = threads as u32;
+        let (kernel, state) = relay(entry, rows * parts, slots)?;
         kernel.args(args).args([state, Arg::I32(parts as i32)])
     };
     Some(kernel.into())
@@ -278,18 +276,18 @@ mod tests {
             let kernel = launch(cumsum(&node(Op::Cumsum, &x, &x)));
             assert_eq!((kernel.entry.as_str(), kernel.block), (entry, threads));
         }
-        for (k, rows, entry, threads, parts, groups) in [
-            (8193, 3, "cumsum_parts", 256, 3, 1),
-            (131_072, 2, "cumsum_parts", 256, 32, 1),
-            (131_073, 2, "cumsum_parts", 256, 33, 2),
-            (163_840, 2, "cumsum_parts", 256, 40, 2),
-            (163_841, 2, "cumsum_long", 512, 11, 1),
-            (524_288, 2, "cumsum_long", 512, 32, 1),
-            (524_289, 2, "cumsum_long", 512, 33, 2),
+        for (k, rows, entry, parts, groups) in [
+            (8193, 3, "cumsum_parts", 5, 1),
+            (65_536, 2, "cumsum_parts", 32, 1),
+            (65_537, 2, "cumsum_parts", 33, 2),
+            (163_840, 2, "cumsum_parts", 80, 3),
+            (163_841, 2, "cumsum_long", 21, 1),
+            (262_144, 2, "cumsum_long", 32, 1),
+            (262_145, 2, "cumsum_long", 33, 2),
         ] {
             let x = tensor([k, rows, 1, 1]);
             let kernel = launch(cumsum(&node(Op::Cumsum, &x, &x)));
-            assert_eq!((kernel.entry.as_str(), kernel.block), (entry, threads));
+            assert_eq!((kernel.entry.as_str(), kernel.block), (entry, 256));
             assert_eq!(relay_of(&kernel), (rows * (parts + groups), parts));
             assert_eq!(kernel.grid[0] as usize, rows * parts);
         }
