@@ -1,6 +1,6 @@
 //! The commands and their own flags; shared flag groups are in `flags.rs`.
 
-use super::flags::{EvalArgs, ModelArgs, SamplingArgs, TemplateArgs, positive, token_count};
+use super::flags::{EvalArgs, ModelArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
 use super::output;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -282,7 +282,7 @@ pub struct OpsArgs {
     #[arg(long, value_name = "SHAPE", requires = "ops")]
     pub shape: Option<String>,
     /// Threads of the CPU; by default one for each core
-    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    #[arg(short = 't', long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
     /// Print JSON
     #[arg(long)]

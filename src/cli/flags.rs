@@ -53,7 +53,7 @@ pub struct ContextArgs {
     #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
     pub ubatch_size: usize,
     /// Threads; by default one for each core
-    #[arg(short = 't', long, value_name = "N", value_parser = positive)]
+    #[arg(short = 't', long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
 }
 
@@ -290,7 +290,7 @@ fn parse_object(text: &str) -> std::result::Result<JsonObject, String> {
 /// Positions are 32-bit integers, so no count of tokens is larger.
 const MAX_TOKENS: usize = i32::MAX as usize;
 
-/// A count of tokens or threads.
+/// A count of tokens.
 pub fn token_count(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(n) if n <= MAX_TOKENS => Ok(n),
@@ -303,6 +303,18 @@ pub fn positive(text: &str) -> std::result::Result<usize, String> {
     match token_count(text) {
         Ok(n) if n > 0 => Ok(n),
         _ => Err(format!("not a whole number from 1 to {MAX_TOKENS}")),
+    }
+}
+
+/// More threads than any machine has cores; each costs memory, and a process may have only
+/// so many.
+const MAX_THREADS: usize = 1024;
+
+/// A count of threads.
+pub fn thread_count(text: &str) -> std::result::Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=MAX_THREADS).contains(&n) => Ok(n),
+        _ => Err(format!("not a whole number from 1 to {MAX_THREADS}")),
     }
 }
 

@@ -4,7 +4,8 @@
 //! batch belong to sequence `i`, and `ids [s]` (i32), the state slot of each, or
 //! `-1 - slot` of a fresh sequence, whose state starts from zeros. A sequence without
 //! tokens keeps its state; tokens from `rows[s]` on are dead. States are cache tensors,
-//! written in place beside the result.
+//! written in place beside the result. `a` and the vectors of SSM_SCAN, and weights and
+//! bias of SSM_CONV, are weights: CUDA reads them before the kernels in front are done.
 
 use super::shape::{Shape, f32_like, is_f32, is_i32};
 use super::tensor::Tensor;
@@ -130,6 +131,8 @@ pub(super) fn ssm_scan(p: &SsmScan, src: &[&Tensor]) -> Option<Shape> {
         && b.ne == [d_state, n_group, n, 1]
         && c.ne == b.ne
         && n_head.is_multiple_of(n_group)
+        // Mamba has no groups.
+        && (a.ne[0] == 1 || n_group == 1)
         && p.dt_bias_at().is_none_or(|at| is_vector(src[at], n_head))
         && p.skip_at().is_none_or(|at| is_vector(src[at], n_head))
         && p.gate_at()

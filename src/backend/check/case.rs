@@ -93,6 +93,11 @@ impl Case {
         Ok(all)
     }
 
+    /// Whether a lowered graph has the op that the case is named after.
+    pub fn is_of(&self, graph: &Graph) -> bool {
+        names(graph).contains(&self.op())
+    }
+
     /// Whether CUDA has a kernel for every node of a lowered graph.
     pub fn has_kernels(&self, graph: &Graph) -> bool {
         let nodes = graph.ids().filter_map(|id| Node::of(graph, id, self.exact));

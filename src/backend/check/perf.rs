@@ -236,7 +236,16 @@ fn repeat(backend: &dyn Backend, mut graph: Graph, apart: bool, n_sets: usize) -
     let runs = (0..repeats).map(|_| Ok(run(&mut *exe)?.as_secs_f64()));
     let mut runs = runs.collect::<Result<Vec<f64>>>()?;
     runs.sort_by(f64::total_cmp);
-    let at = |quarter: usize| runs.get((runs.len() - 1) * quarter / 4).copied();
+    // Rounded outwards: of three repeats the quartiles are the first and the last.
+    let at = |quarter: usize| {
+        let last = (runs.len() - 1) * quarter;
+        let index = if quarter > 2 {
+            last.div_ceil(4)
+        } else {
+            last / 4
+        };
+        runs.get(index).copied()
+    };
     let [Some(low), Some(median), Some(high)] = [1, 2, 3].map(at) else {
         return Err(Error::input("no op was timed"));
     };

@@ -6,6 +6,9 @@ use crate::quant::DType;
 /// Largest extent: far beyond any model, and products of two do not overflow.
 const MOST: usize = 1 << 28;
 
+/// Longest shape that is read, and named in errors.
+const MOST_TEXT: usize = 200;
+
 /// A shape of an op as a user gives it: numbers in the order that the op names, or
 /// `name=number` pairs, both separated by commas; before numbers may stand a kind
 /// (`q4_K:`), such as the type of a matrix.
@@ -23,6 +26,12 @@ impl ShapeText {
     /// # Errors
     /// A number is missing, not from 1 to 2^28, or named in part only.
     pub fn parse(text: &str) -> Result<ShapeText> {
+        if text.len() > MOST_TEXT {
+            return Err(Error::input(format!(
+                "a shape of {} characters; write numbers as 4096,512",
+                text.len()
+            )));
+        }
         let (kind, rest) = match text.split_once(':') {
             Some((kind, rest)) => (Some(kind.trim().to_string()), rest),
             None => (None, text),

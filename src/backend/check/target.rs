@@ -204,6 +204,11 @@ impl CpuTarget {
             exact: true,
         };
         let mut answered = answer(case, reference)?;
+        let lowers = CpuBackend::new(answered.store.clone(), 1, case.exact)?;
+        if !case.is_of(&lowers.lower(&answered.graph)) {
+            return Ok(Verdict::NotSupported);
+        }
+        drop(lowers);
         let mut most = 0.0f64;
         for simd in Simd::ALL.into_iter().filter(|simd| simd.available()) {
             let error = self.check_path(case, &mut answered, simd);

@@ -32,6 +32,9 @@ fn ops(args: &OpsArgs) -> Result<Vec<&'static OpRow>> {
         }
     }
     match (&args.shape, args.action) {
+        _ if args.backend.is_some() && matches!(args.action, OpsAction::List) => Err(Error::input(
+            "ops list shows every backend and takes no -b; leave it out",
+        )),
         (Some(_), OpsAction::List) => Err(Error::input(
             "ops list takes no --shape; give it to ops test or ops perf",
         )),

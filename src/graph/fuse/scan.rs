@@ -17,7 +17,7 @@ impl Rewriter<'_> {
         }
         let (x, bias) = (self.old.get(dt).src[0], self.old.get(dt).src[1]);
         let n_head = self.old.get(dt).ne[0];
-        if self.is_vector(bias, n_head) && p == SsmScan::default() {
+        if self.is_vector(bias, 0, n_head) && p == SsmScan::default() {
             tensor.origin = Origin::Op(Op::SsmScan(SsmScan { dt_bias: true, ..p }));
             tensor.src[2] = self.mapped(x);
             tensor.src.push(self.mapped(bias));
@@ -37,9 +37,15 @@ impl Rewriter<'_> {
             };
             let product = self.old.get(product);
             let (n_head, x) = (self.new.get(scan).ne[1], self.new.get(scan).src[1]);
+            // Rows of heads, or of Mamba's channels, which are heads of one value.
+            let along = match product.ne == self.new.get(scan).ne {
+                true => 1,
+                false if self.new.get(scan).ne[0] == 1 => 0,
+                false => return false,
+            };
             let fits = product.origin == Origin::Op(Op::Mul)
                 && self.same_values(self.mapped(product.src[0]), x)
-                && self.is_vector(product.src[1], n_head);
+                && self.is_vector(product.src[1], along, n_head);
             if fits {
                 let d = self.mapped(product.src[1]);
                 self.extend_scan(tensor, scan, SsmScan { skip: true, ..p }, d);
@@ -79,7 +85,7 @@ impl Rewriter<'_> {
         };
         let channels = self.old.get(conv).ne[0];
         let plain = Op::SsmConv(SsmConv::default());
-        if self.sole(conv) != Some(plain) || bias.is_some_and(|b| !self.is_vector(b, channels)) {
+        if self.sole(conv) != Some(plain) || bias.is_some_and(|b| !self.is_vector(b, 0, channels)) {
             return;
         }
         let p = SsmConv {
@@ -91,11 +97,11 @@ impl Rewriter<'_> {
         tensor.src = src.map(|&s| self.mapped(s)).collect();
     }
 
-    /// A weight of `n` values in f32.
-    fn is_vector(&self, id: TensorId, n: usize) -> bool {
+    /// A weight whose `n` values lie along dimension `dim`.
+    fn is_vector(&self, id: TensorId, dim: usize, n: usize) -> bool {
         let owner = self.old.get(self.old.owner(id));
         let t = self.old.get(id);
-        owner.origin == Origin::Weight && t.is_contiguous() && t.n_values() == n
+        owner.origin == Origin::Weight && t.is_contiguous() && t.n_values() == n && t.ne[dim] == n
     }
 
     /// The node that `id` shows whole, when nothing else reads it or the views between.

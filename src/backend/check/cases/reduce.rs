@@ -21,7 +21,7 @@ fn some_nan(random: &mut Random, i: usize) -> f32 {
 
 /// Nothing above -inf.
 fn nan_or_lowest(random: &mut Random, _: usize) -> f32 {
-    [f32::NAN, f32::NEG_INFINITY][random.below(2) as usize]
+    [f32::NAN, f32::NEG_INFINITY][random.below(2)]
 }
 
 fn argmax(cases: &mut Vec<Case>) {
