@@ -22,7 +22,6 @@
 #pragma once
 #include "attn_mma.cuh"
 
-constexpr float LOG2_E = 1.4426950408889634f;
 constexpr int ATTN_WARPS = 4;
 constexpr int ATTN_THREADS = ATTN_WARPS * WARP;
 constexpr int CHUNK_CELLS = 32;

@@ -2,7 +2,7 @@
 // loads from shared memory, asynchronous copies. Lane l of a warp is g = l / 4,
 // c = l % 4 throughout.
 #pragma once
-#include "common.cuh"
+#include "math.cuh"
 
 // acc[16, 8] += a[16 rows, 16] * b[16, 8 columns], f16 in, f32 sums.
 //   a     x: row g, k = 2c, 2c + 1      y: row g + 8      z, w: the same at k + 8
@@ -13,13 +13,6 @@ __device__ __forceinline__ void mma(float (&acc)[4], uint4 a, uint32_t b0, uint3
         "{%0, %1, %2, %3};"
         : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
         : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
-}
-
-// 2^x to 2 ulp; results below 2^-126 become 0, which no sum here can tell.
-__device__ __forceinline__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 // Low halves of two words side by side; high halves.

@@ -2,6 +2,15 @@
 #pragma once
 #include "common.cuh"
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
+// 2^x to 2 ulp; results below 2^-126 become 0.
+__device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // e^x, capped where f32 would overflow: x * sigmoid(x) stays -inf at -inf.
 __device__ __forceinline__ float exp_capped(float x) {
     return expf(x > 88.7f ? 88.7f : x);  // NaN stays NaN

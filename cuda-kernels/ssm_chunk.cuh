@@ -11,8 +11,6 @@
 constexpr int CHUNK = 64;  // tokens
 constexpr int CHUNK_WARPS = 4, CHUNK_THREADS = CHUNK_WARPS * WARP;
 
-constexpr float LOG2_E = 1.44269504f;
-
 // 1 / x to 1 ulp; 0 above 2^126.
 __device__ __forceinline__ float reciprocal_fast(float x) {
     float y;

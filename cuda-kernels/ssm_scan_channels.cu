@@ -61,7 +61,7 @@ __device__ __forceinline__ float scan_group(float (&state)[Row::N], const float 
 #pragma unroll
             for (int i = 0; i < Row::N; i++) {
                 if (!Row::used(i, d_state)) continue;
-                state[i] = fmaf(state[i], exp2_short(step.x * decay[i]), step.y * b_u[i]);
+                state[i] = fmaf(state[i], exp2_fast(step.x * decay[i]), step.y * b_u[i]);
                 sums[u] = fmaf(state[i], c_u[i], sums[u]);
             }
         }
