@@ -1,31 +1,90 @@
 //! The inner loops of the scans: one row of a state takes one token.
+//!
+//! Plain indices and whole arrays throughout: iterators and closures over blocks are not
+//! inlined into functions with more target features, and then nothing becomes vectors.
 
 use super::simd::Simd;
 use super::simd_math::{LANES, add_lanes, exp, fma, multiversion};
 
-/// `state = state * decay(i) + add * b`, gives the sum of `state * c`.
+type Block = [f32; LANES];
+
+/// `state = state * decay + add * b` of one block; `lanes += state * c`.
 #[inline(always)]
-fn step<const FMA: bool>(
-    state: &mut [f32],
-    decay: impl Fn(usize) -> f32,
+fn take<const FMA: bool>(
+    state: &mut Block,
+    decay: &Block,
     add: f32,
+    b: &Block,
+    c: &Block,
+    lanes: &mut Block,
+) {
+    let (old, b, c, mut sums) = (*state, *b, *c, *lanes);
+    let mut new = [0.0; LANES];
+    for i in 0..LANES {
+        new[i] = fma::<FMA>(old[i], decay[i], add * b[i]);
+    }
+    for i in 0..LANES {
+        sums[i] = fma::<FMA>(new[i], c[i], sums[i]);
+    }
+    (*state, *lanes) = (new, sums);
+}
+
+/// Values behind the whole blocks, as a block that ends in zeros.
+#[inline(always)]
+fn padded(tail: &[f32]) -> Block {
+    let mut block = [0.0; LANES];
+    block[..tail.len()].copy_from_slice(tail);
+    block
+}
+
+/// One row with the same decay for all values; gives the sum of `state * c`.
+#[inline(always)]
+fn row<const FMA: bool>(state: &mut [f32], decay: f32, add: f32, b: &[f32], c: &[f32]) -> f32 {
+    let (mut lanes, decay) = ([0.0; LANES], [decay; LANES]);
+    let (blocks, tail) = state.as_chunks_mut::<LANES>();
+    let ((b, b_tail), (c, c_tail)) = (b.as_chunks::<LANES>(), c.as_chunks::<LANES>());
+    let (b, c) = (&b[..blocks.len()], &c[..blocks.len()]);
+    for k in 0..blocks.len() {
+        take::<FMA>(&mut blocks[k], &decay, add, &b[k], &c[k], &mut lanes);
+    }
+    if !tail.is_empty() {
+        let (mut last, b, c) = (padded(tail), padded(b_tail), padded(c_tail));
+        take::<FMA>(&mut last, &decay, add, &b, &c, &mut lanes);
+        tail.copy_from_slice(&last[..tail.len()]);
+    }
+    add_lanes(lanes)
+}
+
+/// One row whose values decay by `exp(dt * a)`.
+#[inline(always)]
+fn channel<const FMA: bool>(
+    state: &mut [f32],
+    a: &[f32],
+    [dt, x]: [f32; 2],
     b: &[f32],
     c: &[f32],
 ) -> f32 {
-    let mut lanes = [0.0f32; LANES];
-    let n = state.len();
-    let (b, c) = (&b[..n], &c[..n]);
-    let whole = n / LANES * LANES;
-    for first in (0..whole).step_by(LANES) {
-        for (l, lane) in lanes.iter_mut().enumerate() {
-            let i = first + l;
-            state[i] = fma::<FMA>(state[i], decay(i), add * b[i]);
-            *lane = fma::<FMA>(state[i], c[i], *lane);
+    let mut lanes = [0.0; LANES];
+    let (blocks, tail) = state.as_chunks_mut::<LANES>();
+    let ((b, b_tail), (c, c_tail)) = (b.as_chunks::<LANES>(), c.as_chunks::<LANES>());
+    let (a, a_tail) = a.as_chunks::<LANES>();
+    let n = blocks.len();
+    let (a, b, c) = (&a[..n], &b[..n], &c[..n]);
+    for k in 0..n {
+        let mut decay = a[k];
+        for value in &mut decay {
+            *value = exp::<FMA>(dt * *value);
         }
+        take::<FMA>(&mut blocks[k], &decay, x * dt, &b[k], &c[k], &mut lanes);
     }
-    for i in whole..n {
-        state[i] = fma::<FMA>(state[i], decay(i), add * b[i]);
-        lanes[i - whole] = fma::<FMA>(state[i], c[i], lanes[i - whole]);
+    if !tail.is_empty() {
+        let (mut last, b, c) = (padded(tail), padded(b_tail), padded(c_tail));
+        let mut decay = padded(a_tail);
+        for value in &mut decay {
+            *value = exp::<FMA>(dt * *value);
+        }
+        take::<FMA>(&mut last, &decay, x * dt, &b, &c, &mut lanes);
+        tail.copy_from_slice(&last[..tail.len()]);
     }
     add_lanes(lanes)
 }
@@ -39,9 +98,10 @@ fn scan_heads_body<const FMA: bool>(
     [b, c]: [&[f32]; 2],
     y: &mut [f32],
 ) {
-    let rows = state.chunks_exact_mut(b.len());
-    for ((state, x), y) in rows.zip(x).zip(y) {
-        *y = step::<FMA>(state, |_| decay, x * dt, b, c);
+    let n = b.len();
+    for r in 0..y.len() {
+        let state = &mut state[r * n..(r + 1) * n];
+        y[r] = row::<FMA>(state, decay, x[r] * dt, b, c);
     }
 }
 
@@ -62,15 +122,16 @@ fn scan_channels_body<const FMA: bool>(
     y: &mut [f32],
 ) {
     let n = b.len();
-    let rows = state.chunks_exact_mut(n).zip(a.chunks_exact(n));
-    for (((state, a), (x, dt)), y) in rows.zip(x.iter().zip(dt)).zip(y) {
-        *y = step::<FMA>(state, |i| exp::<FMA>(dt * a[i]), x * dt, b, c);
+    for r in 0..y.len() {
+        let (state, a) = (&mut state[r * n..(r + 1) * n], &a[r * n..(r + 1) * n]);
+        y[r] = channel::<FMA>(state, a, [dt[r], x[r]], b, c);
     }
 }
 
 multiversion! {
     /// One token of channels whose states each have their own decay (Mamba): `state`
-    /// and `a` hold a row of `b.len()` values for each of `x`; `bc` are b and c; y becomes `state * c`.
+    /// and `a` hold a row of `d_state` values for each of `x`; `bc` are b and c; y becomes
+    /// `state * c`.
     pub fn scan_channels(state: &mut [f32], a: &[f32], dt: &[f32], x: &[f32],
         bc: [&[f32]; 2], y: &mut [f32]) = scan_channels_body
 }
@@ -84,9 +145,11 @@ fn delta_rows_body<const FMA: bool>(
     v: &[f32],
     y: &mut [f32],
 ) {
-    for ((state, v), y) in state.chunks_exact_mut(k.len()).zip(v).zip(y) {
-        let known = step::<FMA>(state, |_| decay, 0.0, k, k);
-        *y = step::<FMA>(state, |_| 1.0, beta * (v - known), k, q);
+    let n = k.len();
+    for r in 0..y.len() {
+        let state = &mut state[r * n..(r + 1) * n];
+        let known = row::<FMA>(state, decay, 0.0, k, k);
+        y[r] = row::<FMA>(state, 1.0, beta * (v[r] - known), k, q);
     }
 }
 
