@@ -72,6 +72,11 @@ collect() {
   done
   rm -rf "$to/data/arch" "$to/data/golden"
   cp -r tests/data/arch tests/data/golden "$to/data/"
+  # Tiny models that are not committed (tests/common/mod.rs names them), where they are.
+  for name in $(sed -n '/^const BESIDE/,/^]/s/^ *"\(.*\)",$/\1/p' tests/common/mod.rs); do
+    [ ! -f "../shared/data/arch/$name.gguf" ] ||
+      cp "../shared/data/arch/$name".{gguf,json} "$to/data/arch/"
+  done
   cp scripts/gpu-test.sh "$to/"
   collect_sanitizer "$to"
   "$to/llama-rs" devices --json | grep -q '"kernels":true' ||

@@ -6,7 +6,7 @@ mod common;
 #[path = "common/kernel_sources.rs"]
 mod kernel_sources;
 
-use common::data;
+use common::arch_models;
 use llama_rs::arch::CacheShape;
 use llama_rs::backend::cuda::kernel::{Kernel, Node};
 use llama_rs::backend::cuda::{layout, lower, ops};
@@ -22,20 +22,14 @@ use std::path::{Path, PathBuf};
 const MOST_SHARED_BYTES: u32 = 99 << 10;
 
 fn models() -> Vec<(String, Model)> {
-    let files = std::fs::read_dir(data().join("arch")).expect("tests/data/arch");
-    let files = files.map(|entry| entry.expect("an entry").path());
-    let mut files: Vec<PathBuf> = files
-        .filter(|p| p.extension().is_some_and(|e| e == "gguf"))
-        .collect();
-    files.sort();
-    assert!(files.len() >= 12, "the fixtures are there");
+    let files = arch_models().into_iter().filter_map(|(_, file)| file);
     let load = |file: PathBuf| {
         let name = file.file_stem().expect("a name").to_string_lossy();
         let gguf = Gguf::open(&file, true).expect("the file opens");
         let model = Model::load(gguf, &Overrides::default()).expect("the model loads");
         (name.to_string(), model)
     };
-    files.into_iter().map(load).collect()
+    files.map(load).collect()
 }
 
 /// Graphs of decode and prefill, lowered, with the flag they were lowered for.

@@ -8,7 +8,7 @@ mod fit;
 #[path = "sched/twins.rs"]
 mod twins;
 
-use common::{all_logits, data, params};
+use common::{all_logits, arch_models, data, params};
 use llama_rs::backend::Device;
 use llama_rs::backend::sched::{HOST, Placed, Rules, cache_devices, place, split};
 use llama_rs::gguf::Gguf;
@@ -25,20 +25,14 @@ const TOKENS: &[u32] = &[1, 5, 9, 2, 7, 7, 30, 11, 4, 8, 15, 3];
 
 /// Every model of the fixtures.
 fn models() -> Vec<(String, Arc<Model>)> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(data().join("arch"))
-        .expect("tests/data/arch")
-        .map(|entry| entry.expect("an entry").path())
-        .filter(|path| path.extension().is_some_and(|e| e == "gguf"))
-        .collect();
-    files.sort();
-    assert!(files.len() >= 12, "the fixtures are there");
+    let files = arch_models().into_iter().filter_map(|(_, file)| file);
     let named = |file: PathBuf| {
         let name = file.file_stem().expect("a name").to_string_lossy();
         let gguf = Gguf::open(&file, true).expect("the file opens");
         let model = Model::load(gguf, &Overrides::default()).expect("the model loads");
         (name.to_string(), Arc::new(model))
     };
-    files.into_iter().map(named).collect()
+    files.map(named).collect()
 }
 
 fn layer_of(name: &str) -> Option<usize> {
