@@ -1,7 +1,8 @@
 // Instructions that attention's kernels are made of: tensor core products, matrix
-// loads from shared memory, asynchronous copies. Lane l of a warp is g = l / 4,
+// loads from shared memory. Lane l of a warp is g = l / 4,
 // c = l % 4 throughout.
 #pragma once
+#include "async_copy.cuh"
 #include "math.cuh"
 
 // acc[16, 8] += a[16 rows, 16] * b[16, 8 columns], f16 in, f32 sums.
@@ -50,23 +51,6 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(at)
                  : "memory");
-}
-
-// Starts a copy of 16 bytes to shared memory; zeros instead when not `present`, and
-// then `src` is not read.
-__device__ __forceinline__ void copy_async(void* dst, const void* src, bool present) {
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(dst);
-    const int n_bytes = present ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(src), "r"(n_bytes) : "memory");
-}
-
-// Closes a group of copies.
-__device__ __forceinline__ void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-// Waits until at most N of this thread's groups are still under way.
-template <int N>
-__device__ __forceinline__ void copies_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 __device__ __forceinline__ char* dynamic_shared() {

@@ -70,7 +70,7 @@ __device__ __forceinline__ void stage(Chunk<S>& to, const Work& w, int first, in
     stage_rows(to.v, S::ROWS, w.v.token(first), w.v.step, n, w.n_rows, false);
     stage_rows(to.g, 1, w.g.token(first), w.g.step, n, 1, false);
     stage_rows(to.beta, 1, w.beta.token(first), w.beta.step, n, 1, false);
-    stage_commit();
+    copies_commit();
 }
 
 __device__ __forceinline__ float dot(float4 a, float4 b, float sum) {
@@ -221,7 +221,7 @@ __device__ __forceinline__ void delta_net(const View& dst, const View& state, co
     const long long out_step = dst.nb[2] / 4;
     const float scale = 1.f / sqrtf((float)d_k);
     for (int first = 0, at = 0; first < seq.n; first += most, at ^= 1) {
-        stage_wait<0>();
+        copies_wait<0>();
         // This chunk is there for all, and the other buffer is no longer read.
         __syncthreads();
         const int next = first + most, n = min(most, seq.n - first);

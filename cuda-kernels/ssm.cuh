@@ -7,6 +7,7 @@
 // Both are inputs of the graph, which go up before its first kernel: they may be read
 // before `wait_for_inputs`.
 #pragma once
+#include "async_copy.cuh"
 #include "math.cuh"
 
 // A sequence of the batch.
@@ -75,25 +76,6 @@ __device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetc
 // 16 bytes at a time.
 __device__ __forceinline__ bool in_fours(const void* at, long long stride_bytes) {
     return (((long long)at | stride_bytes) & 15) == 0;
-}
-
-// Copies that go on in the background: `stage_commit` closes a batch of them,
-// `stage_wait<N>` waits until all but the last N batches of this thread are there.
-__device__ __forceinline__ void stage_4(float* to, const float* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
-                 : "memory");
-}
-
-__device__ __forceinline__ void stage_16(float* to, const float* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from)
-                 : "memory");
-}
-
-__device__ __forceinline__ void stage_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int N>
-__device__ __forceinline__ void stage_wait() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
 // Starts copying `n` rows of `width` values, `stride_bytes` apart, to rows of `pitch`

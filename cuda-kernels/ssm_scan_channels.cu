@@ -41,7 +41,7 @@ __device__ __forceinline__ void stage_channels(const Scan& p, const ChannelsAt& 
     channels(p.x, p.x.nb[2]);
     channels(p.dt, p.dt.nb[1]);
     if (p.z.data) channels(p.z, p.z.nb[2]);
-    stage_commit();
+    copies_commit();
 }
 
 // Up to GROUP tokens of one channel; FULL: exactly so many. Pointers are at the first of
@@ -112,7 +112,7 @@ __device__ __forceinline__ void scan_channels(const Scan& p, int chunk) {
     // The first round only copies.
     for (int t = -chunk, odd = 1; t < seq.n; t += chunk, odd ^= 1) {
         const int n = min(chunk, seq.n - t), next = t + chunk;
-        stage_wait<0>();
+        copies_wait<0>();
         __syncthreads();  // this buffer is there, and nobody uses the other one any more
         if (next < seq.n)
             stage_channels<Row, CHANNELS>(p, at, shared + (odd ^ 1) * buffer_floats, seq.first + next,

@@ -39,7 +39,7 @@ __device__ __forceinline__ float stage_heads(const Scan& p, const HeadRowsAt& at
     states(p.c);
     rows(p.x);
     if (p.z.data) rows(p.z);
-    stage_commit();
+    copies_commit();
     return dt;
 }
 
@@ -136,7 +136,7 @@ __device__ __forceinline__ void scan_all(const Scan& p, const HeadRowsAt& at, co
             dt = Softplus()(dt_next + bias);
             decay = expf(dt * a);
         }
-        stage_wait<0>();
+        copies_wait<0>();
         __syncthreads();  // this buffer is there, and nobody uses the other one any more
         if (next < seq.n)
             dt_next = stage_heads<Row>(p, at, shared + (odd ^ 1) * buffer_floats, seq.first + next,

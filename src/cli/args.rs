@@ -275,7 +275,7 @@ pub struct OpsArgs {
     #[arg(short = 'o', long = "op", value_name = "OP", value_delimiter = ',')]
     pub ops: Vec<String>,
     /// `cpu`, `cuda0`, ...; by default the first GPU that can be used, else the CPU
-    #[arg(short = 'b', long, value_name = "NAME")]
+    #[arg(short = 'b', long, visible_alias = "device", value_name = "NAME")]
     pub backend: Option<String>,
     /// This shape of the one op, instead of the table, as 200000,16 or
     /// q4_K:4096,14336,8; `ops list` says what each op takes

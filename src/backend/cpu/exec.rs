@@ -57,13 +57,18 @@ impl CpuBackend {
         })
     }
 
-    /// Bytes of a cache, while no run is under way.
-    #[allow(clippy::mut_from_ref)]
-    fn cache(&self, id: CacheId, offset: usize, len: usize) -> Result<&mut [u8]> {
+    /// Gives `f` the bytes of a cache; no run starts before it is done.
+    fn with_cache(
+        &self,
+        id: CacheId,
+        offset: usize,
+        len: usize,
+        f: impl FnOnce(&mut [u8]),
+    ) -> Result<()> {
         let _no_run = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = self.storage.cache(id);
         let bytes = cache.and_then(|c| c.bytes_at(offset, len));
-        bytes.ok_or_else(|| Error::Shape {
+        bytes.map(f).ok_or_else(|| Error::Shape {
             op: "cache",
             detail: format!("{id:?} does not hold {len} bytes at {offset} on the CPU"),
         })
@@ -107,13 +112,11 @@ impl Backend for CpuBackend {
     }
 
     fn read_cache(&self, id: CacheId, offset: usize, data: &mut [u8]) -> Result<()> {
-        data.copy_from_slice(self.cache(id, offset, data.len())?);
-        Ok(())
+        self.with_cache(id, offset, data.len(), |cache| data.copy_from_slice(cache))
     }
 
     fn write_cache(&self, id: CacheId, offset: usize, data: &[u8]) -> Result<()> {
-        self.cache(id, offset, data.len())?.copy_from_slice(data);
-        Ok(())
+        self.with_cache(id, offset, data.len(), |cache| cache.copy_from_slice(data))
     }
 
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>> {

@@ -299,9 +299,10 @@ impl Binder<'_> {
             table: &mut |bytes| self.backend.table(bytes),
             state: &mut |kernel, bytes| self.backend.state(kernel, bytes),
         };
+        let kept = node.op.also_writes().map(|at| &src[at]);
         let kernels = answer.kernels.iter();
         kernels
-            .map(|kernel| Launch::new(&self.backend.context, kernel, &dst, &src, &mut at))
+            .map(|kernel| Launch::new(&self.backend.context, kernel, &dst, &src, kept, &mut at))
             .collect()
     }
 }

@@ -115,12 +115,14 @@ fn packed(values: &[Value]) -> Vec<u64> {
 }
 
 impl Launch {
-    /// Resolves a kernel of a node whose result is `dst` and operands `src`.
+    /// Resolves a kernel of a node whose result is `dst` and operands `src`, of which it
+    /// changes `kept`.
     pub fn new(
         context: &Context,
         kernel: &Kernel,
         dst: &Place,
         src: &[Place],
+        kept: Option<&Place>,
         at: &mut Addresses<'_>,
     ) -> Result<Launch> {
         let function = context.function(&kernel.entry)?;
@@ -139,7 +141,11 @@ impl Launch {
             params: Vec::new(),
             jobs: Vec::new(),
             reads: src.iter().map(|p| p.range.clone()).collect(),
-            writes: vec![dst.range.clone()],
+            writes: [dst]
+                .into_iter()
+                .chain(kept)
+                .map(|p| p.range.clone())
+                .collect(),
         };
         if kernel.job {
             launch.jobs.push((0, packed(&values)));

@@ -34,10 +34,19 @@ pub fn run(args: &OpsArgs, ops: &[&OpRow]) -> anyhow::Result<()> {
     }
     let mut rows = Vec::new();
     let bar = progress(samples.len(), "ops perf");
+    // What was timed before an error is printed all the same.
+    let mut done = Ok(());
     for sample in &samples {
+        let timing = match bench.time(sample) {
+            Ok(timing) => timing,
+            Err(error) => {
+                done = Err(error.into());
+                break;
+            }
+        };
         let row = Row {
             sample,
-            timing: bench.time(sample)?,
+            timing,
             peak: bench.peak,
         };
         if args.json {
@@ -52,7 +61,7 @@ pub fn run(args: &OpsArgs, ops: &[&OpRow]) -> anyhow::Result<()> {
         writeln!(product, "{}", Json::Array(rows))?;
     }
     product.flush()?;
-    Ok(())
+    done
 }
 
 /// The sample of `--shape`, or those of the table.
