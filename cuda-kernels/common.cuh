@@ -39,6 +39,17 @@ __device__ __forceinline__ void wait_for_inputs() {
 #endif
 }
 
+// Asks for the cache line of `at`. Unlike a load this may come before `wait_for_inputs`
+// where other kernels may still write there: it ends in the cache that all of them share.
+__device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
+// Asks for `n` > 0 values from `from` on, thread `i` of `threads` for each threads-th line.
+__device__ __forceinline__ void prefetch_values(const float* from, int n, int i, int threads) {
+    constexpr int LINE = 32;  // values
+    // They may start anywhere in a line: the last one is asked for by itself.
+    for (i *= LINE; i < n + LINE - 1; i += threads * LINE) prefetch(from + min(i, n - 1));
+}
+
 // Both, for kernels that have nothing to do before.
 __device__ __forceinline__ void start() {
     let_next_start();

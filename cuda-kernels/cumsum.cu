@@ -8,7 +8,7 @@
 //                 values a thread, sends their sum, and finds what lies before it
 //                 (decoupled look-back, Merrill and Garland 2016);
 //                 grid = rows * parts, relay[rows * (parts + ceil(parts / 32))]
-//   cumsum_long   the same with ceil(k / 8192) blocks, 32 values a thread
+//   cumsum_long   the same with ceil(k / 10240) blocks, 40 values a thread
 //
 // In which order parts are added is fixed, whoever is ready first: the parts of a group
 // of 32 by the steps of a warp's scan, then groups from the first to the last.
@@ -29,17 +29,17 @@ __device__ __forceinline__ T warp_scan(T x) {
     return x;
 }
 
-// A thread's values: FOURS times four neighbours, of FOURS * STEP of the warp. Each is the
-// sum from the warp's first value to here.
+// A thread's values: FOURS times four neighbours, of FOURS * STEP of the warp. After
+// `add_up` each is the sum from the warp's first value to here.
 template <int FOURS>
 struct Piece {
     Four<float> sums[FOURS];
 };
 
-// Reads a warp's values from column `first` on and gives their sum. ONCE: they pass through
-// the caches as what is not asked for again.
+// Reads a warp's values from column `first` on. ONCE: they pass through the caches as what
+// is not asked for again.
 template <int FOURS, bool ONCE = false>
-__device__ __forceinline__ float scan_warp(Piece<FOURS>& piece, const float* in, int first, int k) {
+__device__ __forceinline__ void read_warp(Piece<FOURS>& piece, const float* in, int first, int k) {
     const bool aligned = fours(in);
     const int lane = threadIdx.x % WARP;
     if (aligned && first <= k - FOURS * STEP) {
@@ -55,6 +55,24 @@ __device__ __forceinline__ float scan_warp(Piece<FOURS>& piece, const float* in,
             piece.sums[j] = quad_at(in, first + j * STEP + lane * 4, k, aligned, 0.f);
         }
     }
+}
+
+// The sum of a warp's values, before they are added up.
+template <int FOURS>
+__device__ __forceinline__ float sum_warp(const Piece<FOURS>& piece) {
+    float sum = 0.f;
+#pragma unroll
+    for (int j = 0; j < FOURS; j++) {
+        const float* v = piece.sums[j].v;
+        sum += (v[0] + v[1]) + (v[2] + v[3]);
+    }
+    return warp_sum(sum);
+}
+
+// Adds them up, and gives the sum of all.
+template <int FOURS>
+__device__ __forceinline__ float add_up(Piece<FOURS>& piece) {
+    const int lane = threadIdx.x % WARP;
     float sum = 0.f;
 #pragma unroll
     for (int j = 0; j < FOURS; j++) {
@@ -120,7 +138,8 @@ extern "C" __global__ void cumsum_warp(View dst, View x) {
     if (!is_live(dst, at)) return;
     const int k = dim(x, 0);
     Piece<4> piece;
-    scan_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), 0, k);
+    read_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), 0, k);
+    add_up(piece);
     put_warp(piece, 0., row_of<float>(dst, at.i1, at.i2, at.i3), 0, k);
 }
 
@@ -131,7 +150,8 @@ extern "C" __global__ void cumsum_block(View dst, View x) {
     __shared__ double upto[WARP];
     const int warp = threadIdx.x / WARP, first = warp * (4 * STEP), k = dim(x, 0);
     Piece<4> piece;
-    scan_block(scan_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k), upto);
+    read_warp(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k);
+    scan_block(add_up(piece), upto);
     __syncthreads();
     const double before = warp > 0 ? upto[warp - 1] : 0.;
     put_warp(piece, before, row_of<float>(dst, at.i1, at.i2, at.i3), first, k);
@@ -210,20 +230,26 @@ struct Target {
 template <int THREADS, int FOURS, int ROUNDS, bool ONCE>
 __device__ __forceinline__ void scan_part(const View& dst, const View& x, Relay* relay, int parts) {
     constexpr int OF_WARP = FOURS * STEP, WARPS = THREADS / WARP, OF_BLOCK = WARPS * OF_WARP;
-    const Turn turn = take_turn(relay);
+    const Turn turn = draw_turn(relay);
     const int r = turn.block / parts, p = turn.block - r * parts, k = dim(x, 0);
     const RowIndex at = row_index(dst, r);
-    const int warp = threadIdx.x / WARP, first = p * OF_BLOCK + warp * OF_WARP;
+    const int warp = threadIdx.x / WARP, from = p * OF_BLOCK, first = from + warp * OF_WARP;
     // Beyond a cut row's end there is nothing, and nobody asks for its sum.
-    if (!is_live(dst, at) || p * OF_BLOCK >= k) return;
+    const bool there = is_live(dst, at) && from < k;
+    const float* in = row_of<const float>(x, at.i1, at.i2, at.i3);
+    let_next_start();
+    if (there) prefetch_values(in + from, min(OF_BLOCK, k - from), threadIdx.x, THREADS);
+    wait_for_inputs();
+    if (!there) return;
     __shared__ Target to;  // not in registers, which values fill
-    if (threadIdx.x == 0) to = {row_of<float>(dst, at.i1, at.i2, at.i3), p * OF_BLOCK, k};
+    if (threadIdx.x == 0) to = {row_of<float>(dst, at.i1, at.i2, at.i3), from, k};
     Slot* slots = relay->slots + (long long)r * (parts + (parts + WARP - 1) / WARP);
     __shared__ double upto[WARP];
     Piece<FOURS> piece;
-    const float of_warp = scan_warp<FOURS, ONCE>(piece, row_of<const float>(x, at.i1, at.i2, at.i3), first, k);
-    const double own = scan_block<WARPS>(of_warp, upto);
+    read_warp<FOURS, ONCE>(piece, in, first, k);
+    const double own = scan_block<WARPS>(sum_warp(piece), upto);
     if (threadIdx.x == 0) send(slots + p, turn.launch, as_bits(own));
+    add_up(piece);  // while others' sums are under way
     double before = look_back<WARPS, ROUNDS>(slots, slots + parts, p, own, turn.launch);
     if (warp > 0) before += upto[warp - 1];
     put_warp<FOURS, ONCE>(piece, before, to.out, to.first + warp * OF_WARP, to.k);
@@ -234,10 +260,9 @@ extern "C" __global__ void __launch_bounds__(256, 5) cumsum_parts(View dst, View
     scan_part<256, 2, 1, false>(dst, x, relay, parts);
 }
 
-// Four blocks on an SM have 128 KB under way, in different phases, and the parts that a
-// GPU of 160 SMs works on lie within the 22 groups of 32 that a block sees: whoever looks
+// Three blocks on an SM have 120 KB under way, in different phases, and the parts that a
+// GPU of 160 SMs works on lie within the 15 groups of 32 that a block sees: whoever looks
 // back finds the sum up to the farthest there, and does not wait for a chain of trips.
-// Once blocks are out of step, one round is enough.
-extern "C" __global__ void __launch_bounds__(256, 4) cumsum_long(View dst, View x, Relay* relay, int parts) {
-    scan_part<256, 8, 3, true>(dst, x, relay, parts);
+extern "C" __global__ void __launch_bounds__(256, 3) cumsum_long(View dst, View x, Relay* relay, int parts) {
+    scan_part<256, 10, 2, true>(dst, x, relay, parts);
 }

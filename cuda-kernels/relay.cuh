@@ -29,10 +29,9 @@ struct Turn {
     unsigned launch;  // number of the launch, from 1; comes round after 2^32 launches
 };
 
-// Takes the place of `start`. The ticket is drawn before the kernels before this one
-// are done, to hide its trip; the next launch may not draw before all of this one have,
-// hence the barrier first.
-__device__ __forceinline__ Turn take_turn(Relay* relay) {
+// Comes before `let_next_start`: the next launch may not draw before all of this one
+// have, hence the barrier. It need not wait for inputs, which hides its trip.
+__device__ __forceinline__ Turn draw_turn(Relay* relay) {
     __shared__ Turn turn;
     if (threadIdx.x == 0) {
         const unsigned long long ticket = atomicAdd(&relay->tickets, 1ull);
@@ -41,6 +40,12 @@ __device__ __forceinline__ Turn take_turn(Relay* relay) {
         turn.launch = (unsigned)launch + 1;
     }
     __syncthreads();
+    return turn;
+}
+
+// Takes the place of `start`.
+__device__ __forceinline__ Turn take_turn(Relay* relay) {
+    const Turn turn = draw_turn(relay);
     start();
     return turn;
 }

@@ -68,10 +68,6 @@ __device__ __forceinline__ SequenceTile sequence_tile(const View& rows, int n_se
     return {-1, 0};
 }
 
-// Asks for the cache line of `at`, which may still be written by other kernels: unlike a
-// load this may come before `wait_for_inputs`.
-__device__ __forceinline__ void prefetch(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-
 // True when rows of whole fours that start at `at`, `stride_bytes` apart, can be read
 // 16 bytes at a time.
 __device__ __forceinline__ bool in_fours(const void* at, long long stride_bytes) {

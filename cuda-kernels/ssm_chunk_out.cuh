@@ -151,6 +151,11 @@ struct RowUndo {
     __device__ __forceinline__ float2 of(int p) const { return *(const float2*)(rows + p); }
 };
 
+template <int N>
+struct Columns {
+    static constexpr int value = N;
+};
+
 // Results of 16 tokens, from `row` on in the chunk that begins with token `first` and has
 // `n`, which began with h; m and m_undo as `mix` gives them.
 template <class T, class S, class U>
@@ -163,10 +168,8 @@ __device__ __forceinline__ void results(const uint4 (&m)[CHUNK / 16], float2 m_u
     const float inside[2] = {m_undo.x * sh.c_undo[t[0]], m_undo.y * sh.c_undo[t[1]]};
     const float before[2] = {exp2_fast(log_decay.x) * sh.c_undo[t[0]], exp2_fast(log_decay.y) * sh.c_undo[t[1]]};
 
-    constexpr int WIDE = T::P % 32 == 0 && T::N <= 128 ? 32 : 16;  // columns at a time, by registers
-#pragma unroll
-    for (int column = 0; column < T::P; column += WIDE) {
-        if (column >= columns) break;
+    auto part = [&](auto wide, int column) {
+        constexpr int WIDE = decltype(wide)::value;
         float2 z[WIDE / 8][2];
         if (fin.pairs) {
             load_gates<true, WIDE>(z, fin, first, t, n, column, columns);
@@ -224,6 +227,16 @@ __device__ __forceinline__ void results(const uint4 (&m)[CHUNK / 16], float2 m_u
                 if (t[e] < n && column + i / 2 * 16 < columns) y_row[at] = y;
             }
         }
+    };
+    // Columns at a time, by registers: who goes through several chunks has the state in some.
+    constexpr int MOST = T::N <= 128 && (T::STAGES == 1 || T::P <= 64) ? 32 : 16, REST = T::P % MOST;
+#pragma unroll
+    for (int column = 0; column < T::P - REST; column += MOST) {
+        if (column >= columns) break;
+        part(Columns<MOST>(), column);
+    }
+    if constexpr (REST > 0) {
+        if (T::P - REST < columns) part(Columns<REST>(), T::P - REST);
     }
 }
 

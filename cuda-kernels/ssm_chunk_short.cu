@@ -4,15 +4,15 @@
 //   states_<kind>   what each chunk adds to the state by its end; C . B of its tokens, from
 //                   block `first_scores` on. block 128,
 //                   grid = chunks * (n_head * ceil(head_dim / P) + n_group)
-//   pass_<N>        a warp for each row p of a head's state: what each chunk begins with,
-//                   in the place of what it adds; the state at the end of a sequence
-//                   grid = n_seqs * ceil(n_head * head_dim / 8), block 256
+//   pass_<N>        N / 8 lanes for each row p of a head's state: what each chunk begins
+//                   with, in the place of what it adds; the state at the end of a sequence
+//                   grid = n_seqs * ceil(n_head * head_dim * N / 2048), block 256
 //   outputs_<kind>  results. grid = chunks * n_head * ceil(head_dim / P), block 128,
 //                   shared: `Shared` of C and h, then f32 [P]
 //   scores    f32 [chunk][group][warp][8][128] C . B as the lanes of a warp of `outputs` hold
 //                                             it: 16 tokens t, 8 tiles of 8 tokens s
-//   states    f16 [chunk][head][slice][P][N]  each row times powers of two. What chunks add
-//                                             lies in the order of `word_column`
+//   states    f16 [chunk][head][slice][P][N]  each row times powers of two, its columns in
+//                                             the order of `word_column`
 //   undo      f32 [chunk][head][slice][P][4]  that undo this, of each quarter of a row; of
 //                                             what a chunk begins with the first for all
 //
@@ -23,7 +23,8 @@
 #include "ssm_chunk_out.cuh"
 
 constexpr int PASS_WARPS = 8;
-constexpr int PASS_BATCH = 8;           // chunks whose states are read at once
+constexpr int PASS_BATCH = 4;           // chunks whose states are read at once
+constexpr int ONE_WAVE = 4 * 132;       // blocks of `outputs` that an H200 runs at once
 constexpr int ALL_CHUNKS = 1 << 20;     // of a piece that is a whole sequence
 constexpr int QUARTERS = CHUNK_WARPS;   // of a row, by the warps of `states`
 
@@ -110,54 +111,72 @@ __device__ __forceinline__ void chunk_states(const Chunked& k, half* states, flo
     });
 }
 
+// Rows of states in pass: 16 bytes, which is 8 values, a lane.
+template <int N>
+struct PassRow {
+    static constexpr int LANES = N / 8, PER_WARP = WARP / LANES;
+    static constexpr int QUARTER_LANES = LANES / QUARTERS;
+
+    // Maximum over the lanes of a row.
+    static __device__ __forceinline__ float most(float x) {
+#pragma unroll
+        for (int o = LANES / 2; o > 0; o /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, o));
+        return x;
+    }
+
+    // Calls `f` with each pair of values of this lane's and their place in a row of the cache.
+    template <class F>
+    static __device__ __forceinline__ void each_pair(float2 (&h)[4], float* row, int d_state, F f) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int n = word_column<N>(threadIdx.x % LANES * 4 + i);
+            if (n < d_state) f(h[i], (float2*)(row + n));
+        }
+    }
+};
+
 // Row p of a head through the chunks of a sequence: `states`, `undo` and `steps` are those
 // of its first one. `stride`, rows from chunk to chunk, times all chunks counts less than
 // 2^29 values: scratch memory has 2^30 bytes at most.
 template <int N>
-__device__ __forceinline__ void pass_row(float2 (&h)[N / 64], int chunks, half* states, float* undo, int stride,
+__device__ __forceinline__ void pass_row(float2 (&h)[4], int chunks, half* states, float* undo, int stride,
                                          const float* steps, int steps_stride) {
-    constexpr int WORDS = N / 64, WIDE = N / 2 / QUARTERS;  // words of a lane, and of a quarter
-    static_assert(WARP % WIDE == 0, "a lane's words lie alike in their quarters");
-    const int lane = threadIdx.x % WARP;
-    int column[WORDS];
-#pragma unroll
-    for (int i = 0; i < WORDS; i++) column[i] = word_column<N>(WARP * i + lane);
+    using Row = PassRow<N>;
+    const int lane = threadIdx.x % Row::LANES;
     // Moved on from chunk to chunk: that is a third of the instructions of products.
-    const uint32_t* add_at = (const uint32_t*)states + lane;
-    const float* unit_at = undo + lane / WIDE;
+    uint4* at = (uint4*)states + lane;
+    const uint4* add_at = at;
+    const float* unit_at = undo + lane / Row::QUARTER_LANES;
     steps += CHUNK - 1;
     for (int from = 0; from < chunks; from += PASS_BATCH) {
-        uint32_t add[PASS_BATCH][WORDS];
-        float unit[PASS_BATCH][WORDS], keep[PASS_BATCH];
+        uint4 add[PASS_BATCH];
+        float unit[PASS_BATCH], keep[PASS_BATCH];
 #pragma unroll
         for (int j = 0; j < PASS_BATCH; j++) {
             if (from + j >= chunks) continue;
-            keep[j] = exp2_fast(*steps);
-#pragma unroll
-            for (int i = 0; i < WORDS; i++) {
-                add[j][i] = add_at[WARP * i];
-                unit[j][i] = unit_at[i * (WARP / WIDE)];
-            }
-            steps += steps_stride, add_at += stride * (N / 2), unit_at += stride * QUARTERS;
+            keep[j] = exp2_fast(*steps), unit[j] = *unit_at, add[j] = *add_at;
+            steps += steps_stride, unit_at += stride * QUARTERS, add_at += stride * Row::LANES;
         }
-        __syncwarp();  // all lanes have read what is overwritten
+        __syncwarp();  // all lanes have read the units that are overwritten
 #pragma unroll
         for (int j = 0; j < PASS_BATCH; j++) {
             if (from + j >= chunks) continue;
             float most = 0.f;
 #pragma unroll
-            for (int i = 0; i < WORDS; i++) most = fmaxf(most, fmaxf(fabsf(h[i].x), fabsf(h[i].y)));
-            // As whole numbers: values that are not negative compare alike.
-            const Lift up = lift(__uint_as_float(__reduce_max_sync(ALL_LANES, __float_as_uint(most))), TOP_H);
+            for (int i = 0; i < 4; i++) most = fmaxf(most, fmaxf(fabsf(h[i].x), fabsf(h[i].y)));
+            const Lift up = lift(Row::most(most), TOP_H);
             if (lane == 0) *undo = up.undo;
+            const uint32_t words[4] = {add[j].x, add[j].y, add[j].z, add[j].w};
+            uint32_t begins[4];
 #pragma unroll
-            for (int i = 0; i < WORDS; i++) {
-                *(uint32_t*)(states + column[i]) = pack_half2(h[i].x * up.factor, h[i].y * up.factor);
-                const float2 v = unpack_half2(add[j][i]);
-                h[i].x = fmaf(v.x, unit[j][i], h[i].x * keep[j]);
-                h[i].y = fmaf(v.y, unit[j][i], h[i].y * keep[j]);
+            for (int i = 0; i < 4; i++) {
+                begins[i] = pack_half2(h[i].x * up.factor, h[i].y * up.factor);
+                const float2 v = unpack_half2(words[i]);
+                h[i].x = fmaf(v.x, unit[j], h[i].x * keep[j]);
+                h[i].y = fmaf(v.y, unit[j], h[i].y * keep[j]);
             }
-            undo += stride * QUARTERS, states += stride * N;
+            *at = make_uint4(begins[0], begins[1], begins[2], begins[3]);
+            undo += stride * QUARTERS, at += stride * Row::LANES;
         }
     }
 }
@@ -165,10 +184,13 @@ __device__ __forceinline__ void pass_row(float2 (&h)[N / 64], int chunks, half* 
 template <int N>
 __device__ __forceinline__ void chunk_pass(const View& state, const View& x, const View& ids, const View& rows,
                                            const float* steps, half* states, float* undo, int columns) {
+    using Row = PassRow<N>;
+    constexpr int BLOCK_ROWS = PASS_WARPS * Row::PER_WARP;
     let_next_start();
     const int head_dim = state.ne[1], n_head = state.ne[2], n_tokens = dim(x, 2);
-    const int jobs = (n_head * head_dim + PASS_WARPS - 1) / PASS_WARPS;
-    const int job = blockIdx.x % jobs * PASS_WARPS + threadIdx.x / WARP;
+    const int jobs = (n_head * head_dim + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    // Heads have multiples of 16 rows: those of a warp are all there, or none.
+    const int job = blockIdx.x % jobs * BLOCK_ROWS + threadIdx.x / Row::LANES;
     const Piece all = find_piece(rows, ids.ne[0], n_tokens, ALL_CHUNKS, blockIdx.x / jobs);
     wait_for_inputs();
     if (all.sequence < 0 || job >= n_head * head_dim) return;
@@ -178,26 +200,33 @@ __device__ __forceinline__ void chunk_pass(const View& state, const View& x, con
     const int stride = n_head * slices * columns, steps_stride = n_head * 2 * CHUNK;
     const size_t row = (size_t)all.chunk * stride + head * slices * columns + p;
     float* slot = row_of<float>(state, p, head, seq.slot);
-    float2 h[N / 64];
-#pragma unroll
-    for (int i = 0; i < N / 64; i++) {
-        const int n = word_column<N>(WARP * i + threadIdx.x % WARP);
-        const bool there = n < state.ne[0] && !seq.fresh;
-        h[i] = there ? make_float2(slot[n], slot[n + 1]) : make_float2(0.f, 0.f);
-    }
+    float2 h[4] = {};
+    if (!seq.fresh) Row::each_pair(h, slot, state.ne[0], [](float2& v, const float2* at) { v = *at; });
     pass_row<N>(h, (seq.n + CHUNK - 1) / CHUNK, states + row * N, undo + row * QUARTERS, stride,
                 steps + (size_t)all.chunk * steps_stride + head * 2 * CHUNK, steps_stride);
+    Row::each_pair(h, slot, state.ne[0], [](const float2& v, float2* at) { *at = v; });
+}
+
+// C of 16 tokens from `row` on as a left operand, its columns in the order of `word_column`.
+template <class T>
+__device__ __forceinline__ void load_c_as_states(uint4 (&c)[T::N / 16], const half* from, int row) {
+    row += threadIdx.x % WARP / 4;
+    auto word = [&](int r, int at) {
+        const int n = word_column<T::N>(at);
+        return *(const uint32_t*)(from + swizzled<T::N>(r, n / 8) + n % 8);
+    };
 #pragma unroll
-    for (int i = 0; i < N / 64; i++) {
-        const int n = word_column<N>(WARP * i + threadIdx.x % WARP);
-        if (n < state.ne[0]) slot[n] = h[i].x, slot[n + 1] = h[i].y;
+    for (int k = 0; k < T::N / 16; k++) {
+        const int low = 8 * k + threadIdx.x % 4, high = low + 4;
+        c[k] = make_uint4(word(row, low), word(row + 8, low), word(row, high), word(row + 8, high));
     }
 }
 
 template <class T>
 __device__ __forceinline__ void chunk_outputs(const Chunked& k, const half* states, const float* undo, float* scores,
                                               const View& dst, const View& d, const View& gate) {
-    let_next_start();
+    // Blocks of the next launch that wait take the room of those that have not started.
+    if (gridDim.x <= ONE_WAVE) let_next_start();
     const Work<T> work(k);
     wait_for_inputs();
     if (work.chunks == 0) return;
@@ -236,7 +265,7 @@ __device__ __forceinline__ void chunk_outputs(const Chunked& k, const half* stat
     if (row >= work.tokens(0)) return;
     uint4 c[T::N / 16], m[CHUNK / 16];
     const float2 m_undo = mix(m, s, sh, row);
-    load_c<T>(c, sh.bc, row);
+    load_c_as_states<T>(c, sh.bc, row);
     results<T>(m, m_undo, c, sh, RowUndo{h_undo}, row, work.piece.first, work.tokens(0), work.source.columns, fin);
 }
 
@@ -268,7 +297,7 @@ SSM_CHUNK_SHORT(128x80, 128, 80)
 SSM_CHUNK_SHORT(256, 256, 32)
 
 #define SSM_CHUNK_PASS(N)                                                                               \
-    extern "C" __global__ void __launch_bounds__(PASS_WARPS* WARP)                                      \
+    extern "C" __global__ void __launch_bounds__(PASS_WARPS* WARP, 3)                                      \
         ssm_chunk_pass_##N(View state, View x, View ids, View rows, const float* steps, half* states,   \
                            float* undo, int columns) {                                                  \
         chunk_pass<N>(state, x, ids, rows, steps, states, undo, columns);                               \

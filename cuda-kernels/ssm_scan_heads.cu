@@ -43,6 +43,17 @@ __device__ __forceinline__ float stage_heads(const Scan& p, const HeadRowsAt& at
     return dt;
 }
 
+// Writes the rows of a lane to a block's rows of the state in the cache.
+template <typename Row, int ROWS>
+__device__ __forceinline__ void store_rows(float* states, const float (&state)[ROWS][Row::N], int row, int n_rows,
+                                           int d_state) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        const int at_row = row + r * Row::PER_WARP;
+        if (at_row < n_rows) Row::store(states + (long long)at_row * d_state, state[r], threadIdx.x % Row::LANES, d_state);
+    }
+}
+
 // One token on the rows of a lane: `add` is x * dt of each, `sums` this lane's part of y.
 template <typename Row, int ROWS>
 __device__ __forceinline__ void scan_token(float (&state)[ROWS][Row::N], float (&sums)[ROWS][GROUP], int u,
@@ -86,24 +97,45 @@ __device__ __forceinline__ void scan_group(float (&state)[ROWS][Row::N], float (
     for (int r = 0; r < ROWS; r++) y[r] = sums_of_tokens<Row::LANES>(sums[r], threadIdx.x % Row::LANES);
 }
 
+// Where a step of one token reads and writes, worked out before the wait: a first look at
+// what a launch is given is a trip to memory as well.
+struct Token {
+    const float *x, *z, *dt, *b, *c;
+    float* y;
+    int skips;
+
+    __device__ __forceinline__ Token(const Scan& p, const HeadRowsAt& at, int t)
+        : x(row_of<const float>(p.x, at.h, t) + at.first_row),
+          z(p.z.data ? row_of<const float>(p.z, at.h, t) + at.first_row : nullptr),
+          dt(row_of<const float>(p.dt, t) + at.h),
+          b(row_of<const float>(p.b, at.group, t)),
+          c(row_of<const float>(p.c, at.group, t)),
+          y(row_of<float>(p.y, at.h, t) + at.first_row),
+          skips(p.d.data != nullptr) {
+        // Used here, so not left for later.
+        asm volatile("" ::"l"(x), "l"(z), "l"(dt), "l"(b), "l"(c), "l"(y), "r"(skips));
+    }
+};
+
 // A step of one token, past shared memory: everything is under way at once.
 template <typename Row, int ROWS>
-__device__ __forceinline__ void scan_one(const Scan& p, const HeadRowsAt& at, float (&state)[ROWS][Row::N], int row,
-                                         int t, const float* b, const float* c, float a, float bias, float d) {
+__device__ __forceinline__ void scan_one(const Token& token, float (&state)[ROWS][Row::N], float* states, int row,
+                                         int n_rows, int d_state, float a, float bias, float d) {
     const int lane = threadIdx.x % Row::LANES;
-    const float dt_raw = row_of<const float>(p.dt, t)[at.h];
+    const float dt_raw = *token.dt;
     float x[ROWS], z[ROWS], add[ROWS], sums[ROWS][GROUP] = {};
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         // Rows that are not there repeat the last one.
-        const int i = at.first_row + min(row + r * Row::PER_WARP, at.n_rows - 1);
-        x[r] = row_of<const float>(p.x, at.h, t)[i];
-        z[r] = p.z.data ? row_of<const float>(p.z, at.h, t)[i] : 0.f;
+        const int i = min(row + r * Row::PER_WARP, n_rows - 1);
+        x[r] = token.x[i];
+        z[r] = token.z ? token.z[i] : 0.f;
     }
     const float dt = Softplus()(dt_raw + bias), decay = expf(dt * a);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) add[r] = x[r] * dt;
-    scan_token<Row, ROWS>(state, sums, 0, b, c, add, decay, Row::d_state(p.state));
+    scan_token<Row, ROWS>(state, sums, 0, token.b, token.c, add, decay, d_state);
+    store_rows<Row, ROWS>(states, state, row, n_rows, d_state);
     // The first lanes have the sums of the first token, the only one: a row for each.
     static_assert(ROWS <= Row::LANES / GROUP, "a lane for each row");
     float y_own = 0.f, x_own = 0.f, z_own = 0.f;
@@ -113,9 +145,7 @@ __device__ __forceinline__ void scan_one(const Scan& p, const HeadRowsAt& at, fl
         if (lane == r) y_own = y, x_own = x[r], z_own = z[r];
     }
     const int at_row = row + lane * Row::PER_WARP;
-    if (lane < ROWS && at_row < at.n_rows)
-        row_of<float>(p.y, at.h, t)[at.first_row + at_row] =
-            finished(y_own, p.d.data, d, x_own, p.z.data, z_own);
+    if (lane < ROWS && at_row < n_rows) token.y[at_row] = finished(y_own, token.skips, d, x_own, token.z, z_own);
 }
 
 // All tokens of a sequence, through shared memory.
@@ -166,18 +196,19 @@ __device__ __forceinline__ void scan_all(const Scan& p, const HeadRowsAt& at, co
     }
 }
 
-// Asks for what a step of one token reads: a line for each lane, so one trip to memory
-// instead of two after the wait, where it is not in the cache already.
+// Asks for what a step of one token reads: one trip to memory instead of two after the
+// wait, where it is not in the cache already. One warp of a head asks for its rows and one
+// of a group for b and c: a line that every warp asks for makes them all queue.
 __device__ __forceinline__ void prefetch_token(const Scan& p, const HeadRowsAt& at, int t, int d_state) {
-    constexpr int LINE = 32;  // floats
-    const int lane = threadIdx.x % WARP, lines = (d_state + LINE - 1) / LINE;
-    const float* from = nullptr;
-    if (lane < lines) from = row_of<const float>(p.b, at.group, t) + lane * LINE;
-    else if (lane < 2 * lines) from = row_of<const float>(p.c, at.group, t) + (lane - lines) * LINE;
-    else if (lane == 2 * lines) from = row_of<const float>(p.x, at.h, t) + at.first_row;
-    else if (lane == 2 * lines + 1) from = row_of<const float>(p.dt, t) + at.h;
-    else if (lane == 2 * lines + 2 && p.z.data) from = row_of<const float>(p.z, at.h, t) + at.first_row;
-    if (from) prefetch(from);
+    if (blockIdx.x > 0 || threadIdx.x >= WARP) return;
+    auto row = [](const float* from, int n) { prefetch_values(from, n, threadIdx.x, WARP); };
+    const int head_dim = p.state.ne[1], n_head = p.state.ne[2];
+    row(row_of<const float>(p.x, at.h, t), head_dim);
+    if (p.z.data) row(row_of<const float>(p.z, at.h, t), head_dim);
+    if (at.h % (n_head / p.b.ne[1]) > 0) return;
+    row(row_of<const float>(p.b, at.group, t), d_state);
+    row(row_of<const float>(p.c, at.group, t), d_state);
+    if (at.h == 0) row(row_of<const float>(p.dt, t), n_head);
 }
 
 template <typename Row, int ROWS>
@@ -207,6 +238,7 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
     }
     if (seq.n == 1) prefetch_token(p, at, seq.first, d_state);
     const float a = Scan::value(p.a, at.h), bias = Scan::value(p.dt_bias, at.h), d = Scan::value(p.d, at.h);
+    const Token token(p, at, seq.first);
     wait_for_inputs();
     if (seq.n == 0) return;
 
@@ -219,16 +251,11 @@ __device__ __forceinline__ void scan_heads(const Scan& p, int chunk) {
         for (int i = 0; i < Row::N; i++) state[r][i] = 0.f;
         if (there) Row::load(state[r], states + (long long)at_row * d_state, sub, d_state);
     }
-    const float* b = row_of<const float>(p.b, at.group, seq.first);
-    const float* c = row_of<const float>(p.c, at.group, seq.first);
-    if (seq.n == 1 && (!Row::EXACT || (in_fours(b, 0) && in_fours(c, 0))))
-        scan_one<Row, ROWS>(p, at, state, row, seq.first, b, c, a, bias, d);
-    else
+    if (seq.n == 1 && (!Row::EXACT || (in_fours(token.b, 0) && in_fours(token.c, 0)))) {
+        scan_one<Row, ROWS>(token, state, states, row, at.n_rows, d_state, a, bias, d);
+    } else {
         scan_all<Row, ROWS>(p, at, seq, state, row, a, bias, d);
-#pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-        const int at_row = row + r * Row::PER_WARP;
-        if (at_row < at.n_rows) Row::store(states + (long long)at_row * d_state, state[r], sub, d_state);
+        store_rows<Row, ROWS>(states, state, row, at.n_rows, d_state);
     }
 }
 

@@ -161,11 +161,11 @@ fn cumsum(cases: &mut Vec<Case>) {
     ];
     let mut all: Vec<Operand> = lengths.map(|k| x(&[k, 3])).into();
     // Both sides of the length from which on parts are larger, of groups of 32 parts (of
-    // 2,048 and 8,192 values), of the eight groups that a block sees in its first round,
-    // of the fifteen of two, and of all 22.
+    // 2,048 and 10,240 values), of the eight groups that a block sees in its first round,
+    // and of the fifteen of both.
     let groups = [
-        65_536, 65_537, 131_072, 131_073, 163_840, 163_841, 262_144, 262_145, 2_000_000, 2_097_152,
-        2_097_153, 3_932_160, 3_932_161, 5_767_168, 5_767_169, 6_029_313,
+        65_536, 65_537, 131_072, 131_073, 163_840, 163_841, 327_680, 327_681, 2_000_000, 2_621_440,
+        2_621_441, 4_915_200, 4_915_201, 5_242_881,
     ];
     all.extend(groups.map(|k| x(&[k, 1])));
     all.extend([

@@ -31,7 +31,7 @@ const CUMSUM_BLOCK: usize = 512 * CUMSUM_THREAD;
 const CUMSUM_SHORT: usize = 80 * CUMSUM_PART;
 const CUMSUM_PART: usize = 8 * THREADS;
 /// Values of a part of `cumsum_long`.
-const CUMSUM_LONG_PART: usize = 32 * THREADS;
+const CUMSUM_LONG_PART: usize = 40 * THREADS;
 
 /// Bytes of `Relay` of `relay.cuh`: its head, and a slot.
 const RELAY_BYTES: usize = 16;
@@ -281,9 +281,9 @@ mod tests {
             (65_536, 2, "cumsum_parts", 32, 1),
             (65_537, 2, "cumsum_parts", 33, 2),
             (163_840, 2, "cumsum_parts", 80, 3),
-            (163_841, 2, "cumsum_long", 21, 1),
-            (262_144, 2, "cumsum_long", 32, 1),
-            (262_145, 2, "cumsum_long", 33, 2),
+            (163_841, 2, "cumsum_long", 17, 1),
+            (327_680, 2, "cumsum_long", 32, 1),
+            (327_681, 2, "cumsum_long", 33, 2),
         ] {
             let x = tensor([k, rows, 1, 1]);
             let kernel = launch(cumsum(&node(Op::Cumsum, &x, &x)));

@@ -18,8 +18,9 @@ const MOST_PIECES: usize = 8;
 /// Pieces of more chunks than this go through them in turn. Up to here all chunks at once
 /// are quicker, though each writes and reads 16 KB of states for 64 columns of a head.
 const MOST_SHORT_CHUNKS: usize = 4;
-/// Warps of a block of `ssm_chunk_pass`, each with one row of a head's state.
-const PASS_WARPS: usize = 8;
+/// Values of rows of states that a block of `ssm_chunk_pass` has.
+const PASS_VALUES: usize = 8 * PASS_THREADS;
+const PASS_THREADS: usize = 256;
 /// Fewer tokens for each sequence than this are quicker one by one: four launches and the
 /// fill of one chunk cost some 12 us, a token of the sequential kernel 0.1 to 0.3.
 const FEWEST_TOKENS: usize = 96;
@@ -222,9 +223,10 @@ impl Plan {
         let first_scores = Arg::I32(chunk_blocks as i32);
         let added = each_chunk("states", chunk_blocks + groups, shared).args([first_scores]);
 
-        let blocks = self.n_seqs * (self.n_head * self.head_dim).div_ceil(PASS_WARPS);
+        let values = self.n_head * self.head_dim * kind.width;
+        let blocks = self.n_seqs * values.div_ceil(PASS_VALUES);
         let entry = format!("ssm_chunk_pass_{}", kind.width);
-        let pass = Kernel::new(entry, [blocks, 1, 1], (PASS_WARPS * WARP) as u32)
+        let pass = Kernel::new(entry, [blocks, 1, 1], PASS_THREADS as u32)
             .args([0, 1, 6, 7].map(Arg::Src))
             .args([prepared[2].clone()])
             .args(states())
@@ -312,9 +314,9 @@ mod tests {
     #[test]
     fn short_prompts_have_a_block_for_each_chunk() {
         for (state, chunk_blocks, pass_blocks) in [
-            ([128, 64, 48], 48, 48 * 8),
-            ([128, 80, 128], 128, 128 * 10),
-            ([128, 128, 24], 2 * 24, 24 * 16),
+            ([128, 64, 48], 48, 48 * 4),
+            ([128, 80, 128], 128, 128 * 5),
+            ([128, 128, 24], 2 * 24, 24 * 8),
         ] {
             let answer = answer(state, 1, 512, 1).expect("in chunks");
             let grids: Vec<u32> = answer.kernels[1..].iter().map(|k| k.grid[0]).collect();
