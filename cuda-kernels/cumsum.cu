@@ -57,7 +57,8 @@ __device__ __forceinline__ void read_warp(Piece<FOURS>& piece, const float* in, 
     }
 }
 
-// The sum of a warp's values, before they are added up.
+// The sum of a warp's values, before they are added up. A lane's fours are no neighbours:
+// where values are as large as 1e35, their sum may leave f32 though no running sum does.
 template <int FOURS>
 __device__ __forceinline__ float sum_warp(const Piece<FOURS>& piece) {
     float sum = 0.f;

@@ -1,8 +1,8 @@
 // ssm_chunk_prepare, ssm_chunk_local_<kind>, and in ssm_chunk_scan.cu ssm_chunk_scan_<kind>:
 // SSM_SCAN with one decay a head for many tokens, as matrix products over chunks of 64
 // tokens (SSD, arXiv 2405.21060, section 6). src/graph/recurrent.rs has the operands; all
-// are f32, rows contiguous, other strides and addresses any multiple of 4 bytes; d_state
-// and head_dim are multiples of 16.
+// are f32, rows contiguous, other strides and addresses any multiple of 4 bytes (the state
+// lies on 16); d_state and head_dim are multiples of 16.
 //
 //   <kind>    N = d_state rounded up, P = columns of a head that a block takes
 //             64: 64, 64    128: 128, 64    128x80: 128, 80    256: 256, 32

@@ -24,7 +24,7 @@
 
 constexpr int PASS_WARPS = 8;
 constexpr int PASS_BATCH = 4;           // chunks whose states are read at once
-constexpr int ONE_WAVE = 4 * 132;       // blocks of `outputs` that an H200 runs at once
+constexpr int ONE_WAVE = 4 * 132;       // blocks of `outputs` that an H200 runs at once (N <= 128)
 constexpr int ALL_CHUNKS = 1 << 20;     // of a piece that is a whole sequence
 constexpr int QUARTERS = CHUNK_WARPS;   // of a row, by the warps of `states`
 
