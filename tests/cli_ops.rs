@@ -106,7 +106,12 @@ fn what_cannot_be_done_is_one_line() {
     sandbox.bad("ops test -o FROB", 1, &["FROB", "MUL_MAT"]);
     sandbox.bad("ops test -b gpu", 1, &["-b", "gpu", "cpu", "cuda0"]);
     sandbox.bad("ops perf -b cuda99 -o ADD", 1, &[]);
-    sandbox.bad("ops perf -b cpu -o HEAD_ROWS", 1, &["HEAD_ROWS", "--shape"]);
+    sandbox.bad(
+        "ops perf -b cpu -o HEAD_ROWS",
+        1,
+        &["HEAD_ROWS", "ops list"],
+    );
+    sandbox.bad("ops test -b cpu -o SOLVE_TRI", 1, &["GATED_DELTA_NET"]);
     sandbox.bad("ops test -b cpu -o PACK_F16", 1, &["PACK_F16", "no cases"]);
     sandbox.bad("ops test --shape 5", 2, &["--op"]);
     sandbox.bad("ops perf -o ADD,MUL --shape 5", 1, &["--shape", "one op"]);
@@ -119,7 +124,7 @@ fn what_cannot_be_done_is_one_line() {
         ("MUL_MAT", "q4_K:100,5,5", "256"),
         ("ATTN", "head_dim=64", "n_head"),
         ("SSM_SCAN", "d_state=5000,head_dim=4,n_head=4", "SSM_SCAN"),
-        ("TOP_K", "5,5,9", "TOP_K"),
+        ("TOP_K", "5,5,9", "do not go together"),
     ] {
         let line = format!("ops test -b cpu -o {op} --shape {shape}");
         sandbox.bad(&line, 1, &[op, part]);

@@ -128,7 +128,8 @@ impl Chain {
     pub fn describe(&self) -> String {
         let banned = match self.banned.len() {
             0 => None,
-            n => Some(format!("without {n} ids")),
+            1 => Some("without 1 token".to_string()),
+            n => Some(format!("without {n} tokens")),
         };
         let parts = self.samplers.iter().map(|s| s.describe());
         let parts: Vec<String> = banned.into_iter().chain(parts).collect();

@@ -17,7 +17,7 @@ use crate::graph::{Builder, Graph, Plan};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// All sets together: five times the L2 cache of an H200, more than most processors'.
+/// What a run reads: five times the L2 cache of an H200, more than most processors'.
 const CACHED_BYTES: usize = 256 << 20;
 /// Operands and results of all sets, at most.
 const MOST_CPU_BYTES: usize = 1 << 30;
@@ -132,7 +132,9 @@ impl Bench {
         let products = sample.flops as f64 / limits.flops_per_second;
         let seconds = (sample.bytes as f64 / self.peak).max(products);
         let by_time = RUN_SECONDS / seconds.max(limits.launch_seconds);
-        let wanted = CACHED_BYTES.div_ceil(bytes).max(by_time.ceil() as usize);
+        // Of many experts, a run of few tokens reads few: what it reads fills the caches.
+        let read = sample.bytes.clamp(1, bytes);
+        let wanted = CACHED_BYTES.div_ceil(read).max(by_time.ceil() as usize);
         // What takes long by its arithmetic takes as long from a cache.
         let most = (limits.product_seconds / products.max(1e-9)) as usize;
         wanted

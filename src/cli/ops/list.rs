@@ -3,6 +3,7 @@
 use super::OpsArgs;
 use crate::backend::check::cases::support::{self, Support};
 use crate::backend::check::shapes::{OPS, OpRow};
+use crate::backend::cuda::image;
 use crate::cli::output::Product;
 use serde_json::json;
 use std::io::Write;
@@ -45,6 +46,12 @@ pub fn run(args: &OpsArgs, ops: &[&OpRow]) -> anyhow::Result<()> {
         }
     }
     product.flush()?;
+    if support.iter().any(|s| s.unknown) {
+        tracing::info!("`?`: no case asks for it, so it is not known who runs it");
+    }
+    if !image::present() {
+        tracing::info!("cuda: what its kernels cover; this binary was built without them");
+    }
     Ok(())
 }
 

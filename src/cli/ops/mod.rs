@@ -25,8 +25,9 @@ pub fn run(args: OpsArgs) -> anyhow::Result<()> {
 /// The ops that `-o` names, each once; none when all are meant.
 fn ops(args: &OpsArgs) -> Result<Vec<&'static OpRow>> {
     let mut ops: Vec<&'static OpRow> = Vec::new();
-    for name in &args.ops {
-        let op = shapes::find(name.trim())?;
+    let names = args.ops.iter().map(|name| name.trim());
+    for name in names.filter(|name| !name.is_empty()) {
+        let op = shapes::find(name)?;
         if !ops.iter().any(|known| known.name == op.name) {
             ops.push(op);
         }

@@ -69,6 +69,8 @@ fn chosen(args: &OpsArgs, ops: &[&OpRow], most_bytes: usize) -> Result<Vec<Sampl
     if let (Some(shape), [op]) = (&args.shape, ops) {
         return Ok(vec![op.sample(shape, most_bytes)?]);
     }
+    // One without a shape is no use among others either.
+    ops.iter().try_for_each(|op| op.need_shape())?;
     let names: Vec<&str> = ops.iter().map(|op| op.name).collect();
     let samples = perf_table::samples(&names, most_bytes)?;
     match samples.is_empty() {

@@ -206,6 +206,19 @@ pub const OPS: &[OpRow] = &[
     ),
 ];
 
+/// Names of ggml whose work another op does here, and how to ask for that.
+const PARTS: &[(&str, &str)] = &[
+    ("SILU", "-o UNARY --shape silu:4096,512"),
+    ("SIGMOID", "-o UNARY --shape sigmoid:4096,512"),
+    ("SOFTPLUS", "-o UNARY --shape softplus:4096,512"),
+    ("EXP", "-o UNARY --shape exp:4096,512"),
+    ("SWIGLU", "-o GLU"),
+    ("GEGLU", "-o GLU"),
+    ("TRI", "-o GATED_DELTA_NET"),
+    ("SOLVE_TRI", "-o GATED_DELTA_NET"),
+    ("FLASH_ATTN_EXT", "-o ATTN"),
+];
+
 /// The row of an op; names are taken in any case.
 ///
 /// # Errors
@@ -213,6 +226,10 @@ pub const OPS: &[OpRow] = &[
 pub fn find(name: &str) -> Result<&'static OpRow> {
     let found = OPS.iter().find(|op| op.name.eq_ignore_ascii_case(name));
     found.ok_or_else(|| {
+        let part = PARTS.iter().find(|p| p.0.eq_ignore_ascii_case(name));
+        if let Some((name, whole)) = part {
+            return Error::input(format!("{name} is part of another op; give {whole}"));
+        }
         let names: Vec<_> = OPS.iter().map(|op| op.name).collect();
         Error::input(format!("no op {name:?}; there are {}", names.join(", ")))
     })
@@ -225,14 +242,36 @@ impl OpRow {
     /// The shape is not one of the op, or too large.
     pub fn sample(&self, shape: &str, most_bytes: usize) -> Result<Sample> {
         let Some(make) = self.make else {
-            return Err(Error::input(format!(
-                "{}: it is part of other ops and has no shape of its own; give one to \
-                 what it is made of: {}",
-                self.name, self.takes
-            )));
+            return Err(self.within_others());
         };
-        let shape = ShapeText::parse(shape).map_err(within(self.name.to_string()))?;
-        make(&shape, most_bytes)
+        let read = ShapeText::parse(shape).map_err(within(self.name.to_string()))?;
+        make(&read, most_bytes).map_err(|error| match error {
+            Error::Shape { .. } => Error::input(format!(
+                "{}: the sizes of shape {shape:?} do not go together; its operands are {}, \
+                 --shape {}",
+                self.name, self.takes, self.form
+            )),
+            error => error,
+        })
+    }
+
+    /// Why this op takes no shape, where it takes none.
+    ///
+    /// # Errors
+    /// It only occurs within other ops.
+    pub fn need_shape(&self) -> Result<()> {
+        match self.make {
+            Some(_) => Ok(()),
+            None => Err(self.within_others()),
+        }
+    }
+
+    fn within_others(&self) -> Error {
+        Error::input(format!(
+            "{} only occurs among other ops and has no shape of its own; choose an op for which \
+             `llama-rs ops list` shows one",
+            self.name
+        ))
     }
 }
 
@@ -272,10 +311,14 @@ mod tests {
                 .to_string()
                 .contains("MUL_MAT")
         );
-        assert!(
-            find("HEAD_ROWS")
-                .and_then(|op| op.sample("1", MOST))
-                .is_err()
-        );
+        let inner = find("HEAD_ROWS").expect("a row");
+        assert!(inner.sample("1", MOST).is_err() && inner.need_shape().is_err());
+        let told = |op: &str, shape: &str| {
+            let made = find(op).and_then(|op| op.sample(shape, MOST));
+            made.err().expect("refused").to_string()
+        };
+        let error = told("SSM_SCAN", "d_state=16,head_dim=64,n_head=8,n_group=3");
+        assert!(error.contains("do not go together") && error.contains("n_group="));
+        assert!(told("SOFTPLUS", "1").contains("UNARY"));
     }
 }

@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::graph::{GluKind, Op, RopeMode, RopeParams, UnaryKind};
 use crate::quant::DType;
 
-pub const FORM: &str = "one to four extents: k,rows";
-pub const UNARY_FORM: &str = "[kind:]k,n";
+pub const FORM: &str = "k,rows (one to four numbers)";
+pub const UNARY_FORM: &str = "[silu:|gelu:|softplus:|...]k,n=1";
 pub const TOP_K_FORM: &str = "k,rows,count";
 pub const GET_FORM: &str = "[type:]k,rows,n";
 pub const SET_FORM: &str = "[f16:|f32:|bf16:]k,n";

@@ -7,10 +7,10 @@ use crate::error::Result;
 use crate::graph::{GatedDelta, Op, SsmConv, SsmScan};
 use crate::quant::DType;
 
-pub const CONV_FORM: &str = "channels=,n_tokens=,d_conv=4,n_seqs=1";
-pub const SCAN_FORM: &str =
-    "d_state=,head_dim=,n_head=,n_group=1,n_tokens=1,n_seqs=1; head_dim=1 is Mamba-1";
-pub const DELTA_FORM: &str = "d_k=,d_v=,n_k_head=,n_v_head=,n_tokens=1,n_seqs=1";
+pub const CONV_FORM: &str = "channels=,n_tokens=,d_conv=4,n_seqs=1; n_tokens of each sequence";
+pub const SCAN_FORM: &str = "d_state=,head_dim=,n_head=,n_group=1,n_tokens=1,n_seqs=1; n_tokens of each sequence; head_dim=1 is Mamba-1";
+pub const DELTA_FORM: &str =
+    "d_k=,d_v=,n_k_head=,n_v_head=,n_tokens=1,n_seqs=1; n_tokens of each sequence";
 
 /// `ids` and `rows` of sequences that lie one after the other.
 fn sequences(n_tokens: usize, n_seqs: usize) -> [Operand; 2] {
