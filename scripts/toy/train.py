@@ -1,0 +1,135 @@
+"""Trains one of the two models.
+
+    python3 train.py llama turns.jsonl vocabulary.json llama.pt
+
+Conversations of several turns and plain texts are laid end to end; only what the model
+is to write counts in the loss. The last third trains on weights rounded as in the file.
+"""
+
+import argparse
+import json
+import math
+import random
+import time
+from functools import lru_cache
+
+import torch
+from tokenizers import Tokenizer
+from torch.nn import functional as F
+
+import myself
+from nets import NETS, Quantizable
+
+SEED, LENGTH, BATCH = 1, 512, 64
+RATE, WARM_UP, DECAY = 2e-3, 100, 0.1
+QUANTIZED_FROM = 0.67  # of the steps
+HELD_BACK = 0.01  # of the conversations, to measure on
+BY_HAND, PLAIN = 0.12, 0.2  # share of turns written by hand; of plain texts
+SLOPPY = 0.15  # of questions have no capitals; as many no end
+
+
+class Data:
+    """Endless random conversations as token ids, and which of them count."""
+
+    def __init__(self, turns, tokenizer, seed):
+        self.rng = random.Random(seed)
+        self.end, self.im_start, self.im_end = (tokenizer.token_to_id(t) for t in
+                                                ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
+        self.ids = ids = lru_cache(maxsize=None)(lambda text: tokenizer.encode(text).ids)
+        self.user, self.assistant, self.line = ids("user\n"), ids("assistant\n"), ids("\n")
+        self.turns = [(t["text"], ids(t["answer"])) for t in turns]
+        self.stories = [answer for t, (_, answer) in zip(turns, self.turns) if t["kind"] == "story"]
+        self.by_hand = [(q, [ids(a) for a in answers]) for q, answers in myself.turns()]
+        self.left = ([], [])
+
+    def turn(self):
+        if self.rng.random() < BY_HAND:
+            question, answers = self.rng.choice(self.by_hand)
+            answer = self.rng.choice(answers)
+        else:
+            question, answer = self.rng.choice(self.turns)
+        if self.rng.random() < SLOPPY:
+            question = question.lower()
+        if self.rng.random() < SLOPPY:
+            question = question.rstrip(".!?")
+        return self.ids(question), answer
+
+    def text(self):
+        """Ids and 1 for each that counts."""
+        if self.rng.random() < PLAIN:
+            ids = self.rng.choice(self.stories) if self.rng.random() < 0.7 else self.turn()[1]
+            return ids + [self.end], [1] * (len(ids) + 1)
+        ids, counts = [], []
+        for _ in range(self.rng.choice((1, 1, 2, 3))):
+            question, answer = self.turn()
+            asked = [self.im_start, *self.user, *question, self.im_end, *self.line, self.im_start, *self.assistant]
+            ids += asked + answer + [self.im_end, *self.line]
+            counts += [0] * len(asked) + [1] * (len(answer) + 1) + [0] * len(self.line)
+        return ids + [self.end], counts + [0]
+
+    def batch(self, n):
+        ids, counts = self.left
+        while len(ids) < n * (LENGTH + 1):
+            more, which = self.text()
+            ids.extend(more)
+            counts.extend(which)
+        cut = n * (LENGTH + 1)
+        self.left = (ids[cut:], counts[cut:])
+        shape = (n, LENGTH + 1)
+        return torch.tensor(ids[:cut]).view(shape), torch.tensor(counts[:cut], dtype=torch.float32).view(shape)
+
+
+def loss_of(net, ids, counts):
+    logits = net(ids[:, :-1]).float()
+    loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
+    counts = counts[:, 1:].flatten()
+    return (loss * counts).sum() / counts.sum()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("net", choices=NETS)
+    parser.add_argument("turns")
+    parser.add_argument("vocabulary")
+    parser.add_argument("out")
+    parser.add_argument("--steps", type=int, default=12000)
+    parser.add_argument("--batch", type=int, default=BATCH)
+    parser.add_argument("--device", default="cuda")
+    args = parser.parse_args()
+    torch.manual_seed(SEED)
+    tokenizer = Tokenizer.from_file(args.vocabulary)
+    turns = [json.loads(line) for line in open(args.turns)]
+    random.Random(SEED).shuffle(turns)
+    cut = max(1, int(len(turns) * HELD_BACK))
+    data, held = Data(turns[cut:], tokenizer, SEED), Data(turns[:cut], tokenizer, SEED + 1)
+    net = NETS[args.net]().to(args.device)
+    matrices = [p for p in net.parameters() if p.dim() == 2]
+    others = [p for p in net.parameters() if p.dim() != 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
+        lr=RATE, betas=(0.9, 0.95), fused=args.device == "cuda",
+    )
+    print(f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} million parameters, {len(turns)} turns")
+    began, tests = time.time(), [held.batch(args.batch) for _ in range(4)]
+    to_device = lambda pair: [t.to(args.device, non_blocking=True) for t in pair]
+    for step in range(args.steps):
+        done = step / args.steps
+        rate = RATE * min(1, (step + 1) / WARM_UP) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        Quantizable.quantize = done >= QUANTIZED_FROM
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda"):
+            loss = loss_of(net, *to_device(data.batch(args.batch)))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        if step % (args.steps // 40 or 1) == 0 or step == args.steps - 1:
+            with torch.no_grad():
+                test = sum(float(loss_of(net, *to_device(t))) for t in tests) / len(tests)
+            print(f"step {step} of {args.steps}: loss {loss.item():.3f}, held back {test:.3f}, {time.time() - began:.0f} s", flush=True)
+    torch.save({"net": args.net, "shape": vars(net.s), "weights": net.state_dict()}, args.out)
+
+
+if __name__ == "__main__":
+    main()
