@@ -4,18 +4,19 @@
 
 Writes {"kind", "text", "answer"}, the likeliest answers to each question first. An answer
 is plain English prose of whole sentences that says something about its subject and does
-not go round in circles.
+not go round in circles. Rare words are mostly made up, so answers with one are left out.
 """
 
 import json
 import re
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 KEPT = {"short": 8, "story": 3}  # answers to a question
 MOST_SENTENCES = {"short": 3, "story": 12}
 LEAST_WORDS, MOST_WORDS = {"short": 4, "story": 40}, {"short": 60, "story": 130}
 LEAST_SCORE = -1.6  # mean log-probability of a token
+LEAST_QUESTIONS = 5  # in whose answers a word occurs
 
 UNWANTED = re.compile(
     r"smollm|hugging ?face|\bAI\b|language model|assistant|\bsorry\b|i can't|i cannot|i'm not able|as a model"
@@ -73,6 +74,10 @@ def cleaned(sample):
     return text
 
 
+def words_of(text):
+    return re.findall(r"[a-z']+", text.lower())
+
+
 def main():
     answers, n = defaultdict(dict), 0
     for line in open(sys.argv[1]):
@@ -81,9 +86,13 @@ def main():
         if text is not None:
             key = (sample["kind"], sample["text"])
             answers[key][text] = max(sample["score"], answers[key].get(text, -9))
-    kept = 0
+    seen = Counter()
+    for found in answers.values():
+        seen.update({word for answer in found for word in words_of(answer)})
+    kept, few = 0, min(LEAST_QUESTIONS, max(1, len(answers) // 200))
     for (kind, text), found in answers.items():
-        for answer in sorted(found, key=lambda a: -found[a])[: KEPT[kind]]:
+        common = [a for a in found if all(seen[word] >= few for word in words_of(a))]
+        for answer in sorted(common, key=lambda a: -found[a])[: KEPT[kind]]:
             json.dump({"kind": kind, "text": text, "answer": answer}, sys.stdout)
             print()
             kept += 1
