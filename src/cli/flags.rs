@@ -1,6 +1,7 @@
 //! Flag groups that several commands share, named as in llama.cpp.
 
 use super::device_flags::DeviceArgs;
+use super::hub_flags::HubArgs;
 use crate::gguf::Value;
 use crate::model::{RopeOverrides, RopeScaling};
 use crate::quant::DType;
@@ -15,8 +16,10 @@ use std::path::PathBuf;
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
     /// The GGUF file; else LLAMA_RS_MODEL, else models/SmolLM2*.gguf
-    #[arg(short = 'm', long, value_name = "FILE")]
+    #[arg(short = 'm', long, value_name = "FILE", conflicts_with = "hf_repo")]
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Read the file into memory instead of mapping it
     #[arg(long)]
     pub no_mmap: bool,

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Opens the chosen file and applies `--override-kv`.
 pub fn open(args: &ModelArgs) -> Result<Gguf> {
-    let path = model_path::find(args.model.as_deref())?;
+    let path = model_path::find(args.model.as_deref(), &args.hub)?;
     let mut gguf = Gguf::open(&path, !args.no_mmap)?;
     for (key, value) in &args.override_kv {
         gguf.meta.set(key, value.clone());

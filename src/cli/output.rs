@@ -209,6 +209,16 @@ pub fn progress_bytes(what: &str) -> ProgressBar {
     bar(0, what, "{msg} {wide_bar} {bytes}/{total_bytes}")
 }
 
+/// As [`progress_bytes`], for `done` of `total` bytes of a file that comes over a network.
+pub fn transfer(file: &str, done: u64, total: u64) -> ProgressBar {
+    let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    let bar = bar(usize::try_from(total).unwrap_or(usize::MAX), file, template);
+    bar.set_position(done);
+    // What was there before came at no rate.
+    bar.reset_eta();
+    bar
+}
+
 fn bar(len: usize, what: &str, template: &str) -> ProgressBar {
     let shown = tracing::enabled!(Level::INFO) && stderr_colour();
     let target = if shown {
