@@ -51,7 +51,8 @@ pub fn init(global: GlobalArgs) {
     let _ = tracing_subscriber::fmt()
         // Else a stderr that cannot be written to is reported on stderr, with a panic.
         .log_internal_errors(false)
-        .with_max_level(level)
+        // What others log may hold secrets: the HTTP crate dumps whole requests.
+        .with_env_filter(format!("error,llama_rs={level}"))
         .with_writer(io::stderr)
         .with_ansi(stderr_colour())
         .event_format(Lines)

@@ -177,7 +177,8 @@ fn a_token_stays_with_its_host() {
     let other = HubServer::start(&[(FILE, &model)]);
     server.faults().token = Some("hf_secret");
     server.faults().redirect = Some(other.address().to_string());
-    let mut command = Home::new().command(&server, &pull());
+    let home = Home::new();
+    let mut command = home.command(&server, &pull());
     let output = command.env("HF_TOKEN", "hf_secret").output();
     assert_eq!(output.expect("it ends").status.code(), Some(0));
     assert_eq!(other.requests().len(), 1);
