@@ -9,6 +9,10 @@ mod home;
 #[path = "common/hub_server.rs"]
 mod hub_server;
 
+#[allow(dead_code, reason = "tests/cli.rs uses the rest")]
+#[path = "cli/tiny.rs"]
+mod tiny;
+
 use home::{Home, Ran};
 use hub_server::{COMMIT, HubServer, REPO, sha256};
 use std::path::Path;
@@ -81,6 +85,29 @@ fn every_command_takes_a_model_from_the_hub_and_a_cached_one_costs_no_request() 
         home.good(&server, &line);
     }
     assert_eq!(server.requests().len(), requests);
+}
+
+#[test]
+fn a_split_model_from_the_hub_speaks() {
+    let shards = [tiny::vocabulary(), tiny::ids_only("llama")];
+    let shards: Vec<Vec<u8>> = (0..)
+        .zip(shards)
+        .map(|(no, mut shard)| {
+            shard.u32("split.no", no);
+            shard.u32("split.count", 2);
+            shard.bytes()
+        })
+        .collect();
+    let server = HubServer::start(&[
+        ("m-F32-00001-of-00002.gguf", &shards[0]),
+        ("m-F32-00002-of-00002.gguf", &shards[1]),
+    ]);
+    let home = Home::new();
+    let line = format!("simple -hf {REPO} --device cpu -n 2 a");
+    assert_eq!(home.good(&server, &line), "abc\n");
+    assert_eq!(server.file_requests().len(), 2);
+    assert_eq!(home.good(&server, &line), "abc\n");
+    assert_eq!(server.file_requests().len(), 2);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The commands and their own flags; shared flag groups are in `flags.rs`.
 
-use super::flags::{EvalArgs, ModelArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
-use super::hub_flags::{HubArgs, parse_wanted};
+use super::flags::{EvalArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
+use super::model_flags::{HubArgs, ModelArgs, parse_wanted};
 use super::output;
 use crate::hub::Wanted;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};

@@ -1,6 +1,7 @@
 //! From a path to a model, a tokenizer and a session.
 
-use super::flags::{ContextArgs, EvalArgs, ModelArgs};
+use super::flags::{ContextArgs, EvalArgs};
+use super::model_flags::ModelArgs;
 use super::output::{human_bytes, progress_bytes};
 use super::{device_choice, model_path};
 use crate::gguf::{Gguf, Metadata};

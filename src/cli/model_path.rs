@@ -1,7 +1,7 @@
 //! Which model file: `-m`, `-hf`, else the environment, else a fetched SmolLM2.
 
 use super::hub;
-use super::hub_flags::HubArgs;
+use super::model_flags::HubArgs;
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 

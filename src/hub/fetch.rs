@@ -1,5 +1,6 @@
 //! One file from the hub into the cache: locked, resumed, retried, verified.
 
+use super::attempt::{Ended, attempt};
 use super::cache::RepoCache;
 use super::listing::RemoteFile;
 use super::partial::Partial;
@@ -7,17 +8,12 @@ use super::transport::{Failure, Transport, Tried, pause_after};
 use super::{Event, Report, size_text};
 use crate::error::{Error, Result};
 use std::fs::{self, File, TryLockError};
-use std::io::Read;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use ureq::http::{HeaderMap, StatusCode, Uri, header};
+use ureq::http::Uri;
 
-/// Bytes read at a time.
-const PIECE: usize = 256 << 10;
 /// An attempt that brings this much is a start from anew: retries count from there.
 const PROGRESS: u64 = 16 << 20;
-/// How every GGUF file starts.
-const MAGIC: &[u8] = b"GGUF";
 
 /// Fetches one content unless it is there; a second process waits for the first.
 ///
@@ -42,11 +38,11 @@ pub fn blob(
     let started = Instant::now();
     match complete(transport, &mut partial, remote, uri, report) {
         Ok(()) => {}
-        Err(Attempt::Useless(error)) => {
+        Err(Ended::Useless(error)) => {
             partial.discard();
             return Err(error.into());
         }
-        Err(Attempt::Failed(failure)) => return Err(failure),
+        Err(Ended::Failed(failure)) => return Err(failure),
     }
     partial.finish(remote)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -100,19 +96,6 @@ fn lock(path: &Path, remote: &RemoteFile, report: Report<'_>) -> Result<Option<F
     }
 }
 
-/// Why an attempt ended early.
-enum Attempt {
-    Failed(Failure),
-    /// What is there is not the file; it must not stay.
-    Useless(Error),
-}
-
-impl<T: Into<Failure>> From<T> for Attempt {
-    fn from(failure: T) -> Attempt {
-        Attempt::Failed(failure.into())
-    }
-}
-
 /// Attempts until everything is there.
 fn complete(
     transport: &Transport<'_>,
@@ -120,14 +103,14 @@ fn complete(
     remote: &RemoteFile,
     uri: &Uri,
     report: Report<'_>,
-) -> std::result::Result<(), Attempt> {
+) -> std::result::Result<(), Ended> {
     let warn = |text: String| report(Event::Warning(text));
     let mut pauses = transport.pauses();
     let mut counted_from = partial.len();
     while partial.len() < remote.size {
         let failure = match attempt(transport, partial, remote, uri, report) {
             Ok(()) => continue,
-            Err(Attempt::Failed(failure)) => failure,
+            Err(Ended::Failed(failure)) => failure,
             useless => return useless,
         };
         let (cause, asked): (String, Option<Duration>) = match failure {
@@ -151,129 +134,4 @@ fn complete(
         pause_after(&cause, pause, &warn);
     }
     Ok(())
-}
-
-/// One request, from where the file ends.
-fn attempt(
-    transport: &Transport<'_>,
-    partial: &mut Partial,
-    remote: &RemoteFile,
-    uri: &Uri,
-    report: Report<'_>,
-) -> std::result::Result<(), Attempt> {
-    let mut headers = Vec::new();
-    if partial.len() > 0 {
-        headers.push((header::RANGE, format!("bytes={}-", partial.len())));
-        if let Some(etag) = partial.etag() {
-            headers.push((header::IF_RANGE, etag.to_string()));
-        }
-    }
-    let (head, body) = transport.get(uri, &headers)?.into_parts();
-    let length = body.content_length();
-    match head.status {
-        StatusCode::PARTIAL_CONTENT if partial.len() > 0 => {
-            check_range(&head.headers, partial.len(), remote)?;
-        }
-        StatusCode::OK => partial.restart()?,
-        _ if partial.len() > 0 => {
-            partial.restart()?;
-            return Err(Failure::again("the server has no such range; starting over").into());
-        }
-        status => {
-            let path = &remote.path;
-            return Err(Error::input(format!("{path}: unexpected answer {status}")).into());
-        }
-    }
-    let mut reader = body.into_reader();
-    let mut next = |piece: &mut [u8]| {
-        reader
-            .read(piece)
-            .map_err(|e| Failure::again(format!("the connection broke: {e}")))
-    };
-    let mut piece = vec![0; PIECE];
-    let mut filled = 0;
-    if partial.len() == 0 {
-        while filled < MAGIC.len() {
-            match next(&mut piece[filled..])? {
-                0 => break,
-                n => filled += n,
-            }
-        }
-        check_start(&piece[..filled], length, remote)?;
-    }
-    partial.comes_from(strong_etag(&head.headers))?;
-    loop {
-        if filled as u64 > remote.size - partial.len() {
-            return Err(Attempt::Useless(lie(remote, "sends more")));
-        }
-        partial.append(&piece[..filled])?;
-        report(Event::Bytes {
-            file: &remote.path,
-            done: partial.len(),
-            total: remote.size,
-        });
-        filled = next(&mut piece)?;
-        if filled == 0 {
-            break;
-        }
-    }
-    match partial.len() == remote.size {
-        true => Ok(()),
-        false => Err(Failure::again("the connection ended early").into()),
-    }
-}
-
-/// An error unless the first bytes, and the length, are those of the file.
-fn check_start(start: &[u8], length: Option<u64>, remote: &RemoteFile) -> Result<()> {
-    let path = &remote.path;
-    if !start.starts_with(&MAGIC[..MAGIC.len().min(start.len())]) {
-        let kind = match start.first() {
-            Some(b'<' | b' ' | b'\n' | b'\r' | b'\t') => "a web page",
-            Some(b'{' | b'[') => "JSON",
-            _ => "something that is not GGUF",
-        };
-        return Err(Error::input(format!(
-            "{path}: the server sends {kind} instead of the file; check HF_ENDPOINT and the \
-             network's login page"
-        )));
-    }
-    match length {
-        Some(length) if length != remote.size => Err(lie(remote, &format!("sends {length} bytes"))),
-        _ => Ok(()),
-    }
-}
-
-/// An error unless `Content-Range: bytes START-END/SIZE` continues the file.
-fn check_range(headers: &HeaderMap, start: u64, remote: &RemoteFile) -> Result<()> {
-    let range = headers.get(header::CONTENT_RANGE);
-    let range = range
-        .and_then(|range| range.to_str().ok())
-        .unwrap_or_default();
-    let bounds = range
-        .strip_prefix("bytes ")
-        .and_then(|range| range.split_once('/'));
-    let fits = bounds.is_some_and(|(range, size)| {
-        let from = range.split('-').next().and_then(|from| from.parse().ok());
-        from == Some(start) && (size == "*" || size.parse() == Ok(remote.size))
-    });
-    match fits {
-        true => Ok(()),
-        false => {
-            let shown = super::name::shown(range);
-            Err(lie(remote, &format!("continues with {shown:?} at {start}")))
-        }
-    }
-}
-
-fn lie(remote: &RemoteFile, does: &str) -> Error {
-    Error::input(format!(
-        "{}: the server {does}, the hub lists {} bytes; refused, try again later",
-        remote.path, remote.size
-    ))
-}
-
-/// The `ETag` when it promises the same bytes (a weak one, `W/"..."`, does not).
-fn strong_etag(headers: &HeaderMap) -> Option<String> {
-    let etag = headers.get(header::ETAG)?.to_str().ok()?;
-    etag.starts_with('"').then(|| etag.to_string())
 }

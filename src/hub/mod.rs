@@ -4,6 +4,7 @@
 //! and progress go to the caller as [`Event`]s.
 
 mod address;
+mod attempt;
 mod cache;
 mod contents;
 mod fetch;

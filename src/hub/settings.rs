@@ -124,9 +124,10 @@ fn token(home: Option<&Path>) -> Result<Option<String>> {
 
 /// The two variables are for tests, which cannot wait that long.
 fn patience() -> Patience {
+    const MOST: u64 = 600_000;
     let milliseconds = |name: &str, default: u64| {
         let given = text(name).and_then(|value| value.parse().ok());
-        Duration::from_millis(given.unwrap_or(default))
+        Duration::from_millis(given.unwrap_or(default).min(MOST))
     };
     Patience {
         first_pause: milliseconds("LLAMA_RS_HUB_PAUSE_MS", 1000),

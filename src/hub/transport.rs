@@ -42,7 +42,7 @@ impl Pauses {
         if self.taken == MOST_RETRIES {
             return None;
         }
-        let pause = self.first * 2_u32.pow(self.taken);
+        let pause = self.first.saturating_mul(2_u32.pow(self.taken));
         self.taken += 1;
         Some(pause.max(asked.unwrap_or_default().min(LONGEST_PAUSE)))
     }
@@ -335,4 +335,27 @@ fn not_trusted(uri: &Uri, cause: &str) -> Failure {
          SSL_CERT_FILE to them",
         shown(uri)
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LONGEST_PAUSE, MOST_RETRIES, Pauses};
+    use std::time::Duration;
+
+    #[test]
+    fn pauses_double_until_it_is_time_to_give_up() {
+        let second = Duration::from_secs(1);
+        let mut pauses = Pauses {
+            first: second,
+            taken: 0,
+        };
+        let all: Vec<u64> = std::iter::from_fn(|| pauses.next(None))
+            .map(|pause| pause.as_secs())
+            .collect();
+        assert_eq!(all, [1, 2, 4, 8, 16]);
+        assert_eq!(all.len(), MOST_RETRIES as usize);
+        pauses.reset();
+        assert_eq!(pauses.next(Some(second * 5)), Some(second * 5));
+        assert_eq!(pauses.next(Some(second * 5000)), Some(LONGEST_PAUSE));
+    }
 }

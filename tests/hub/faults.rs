@@ -130,6 +130,53 @@ fn a_page_instead_of_a_file_is_recognised() {
 }
 
 #[test]
+fn a_login_page_does_not_cost_what_came_before_it() {
+    let (server, model) = served();
+    let home = Home::new();
+    let blobs = home.repo().join("blobs");
+    std::fs::create_dir_all(&blobs).expect("a folder");
+    let partial = blobs.join(format!("{}.partial", sha256(&model)));
+    std::fs::write(&partial, &model[..500_000]).expect("a file");
+    server.faults().instead = Some("<html>log in</html>");
+    home.bad(&server, &pull(), &[FILE, "a web page"]);
+    server.faults().instead = None;
+    home.good(&server, &pull());
+    assert_eq!(server.sent(), model.len() as u64 - 500_000);
+}
+
+#[test]
+fn what_came_from_other_bytes_is_fetched_anew() {
+    let (server, model) = served();
+    let home = Home::new();
+    let blobs = home.repo().join("blobs");
+    std::fs::create_dir_all(&blobs).expect("a folder");
+    let partial = blobs.join(format!("{}.partial", sha256(&model)));
+    std::fs::write(&partial, vec![7; 1000]).expect("a file");
+    let note = blobs.join(format!("{}.partial.json", sha256(&model)));
+    std::fs::write(&note, "{\"file\":\"x\",\"etag\":\"\\\"other\\\"\"}").expect("a file");
+    home.good(&server, &pull());
+    assert_eq!(
+        server.file_requests()[0].header("if-range"),
+        Some("\"other\"")
+    );
+    assert_eq!(home.blobs(), [sha256(&model)]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_is_noticed_before() {
+    let (server, _) = served();
+    let home = Home::new();
+    server.faults().list = Some(
+        "[{\"type\":\"file\",\"oid\":\"\",\"size\":1,\"path\":\"a.gguf\",\"lfs\":{\"oid\":\
+         \"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\",\
+         \"size\":1000000000000000000}}]",
+    );
+    home.bad(&server, &pull(), &["to fetch", "free", "HF_HOME"]);
+    assert!(server.file_requests().is_empty());
+}
+
+#[test]
 fn refusals_say_what_to_do() {
     let (server, _) = served();
     let home = Home::new();
