@@ -337,10 +337,12 @@ fn send(
     }
     write!(stream, "ETag: {etag}\r\nConnection: close\r\n\r\n")?;
     pieces(state, faults, &bytes[first..], stream)?;
-    while faults.endless {
+    if !faults.endless {
+        return Ok(());
+    }
+    loop {
         stream.write_all(&[0; PIECE])?;
     }
-    Ok(())
 }
 
 /// The body, piece by piece, until a fault strikes.
