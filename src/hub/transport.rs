@@ -266,15 +266,14 @@ fn root_certificates() -> Result<Option<RootCerts>> {
         return Ok(None);
     };
     let file = std::path::PathBuf::from(file);
-    let pem = std::fs::read(&file)
-        .map_err(|e| Error::io(format!("{} (SSL_CERT_FILE)", file.display()), e))?;
+    let remedy = "correct or unset SSL_CERT_FILE";
+    let pem = std::fs::read(&file).map_err(|e| Error::file(&file, e.to_string(), remedy))?;
     let items = parse_pem(&pem).filter_map(|item| match item {
         Ok(PemItem::Certificate(certificate)) => Some(certificate),
         _ => None,
     });
     let certificates: Vec<_> = items.collect();
     if certificates.is_empty() {
-        let remedy = "correct or unset SSL_CERT_FILE";
         return Err(Error::file(&file, "no certificates in it", remedy));
     }
     Ok(Some(RootCerts::new_with_certs(&certificates)))
