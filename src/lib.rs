@@ -10,6 +10,7 @@ pub mod cli;
 pub mod error;
 pub mod gguf;
 pub mod graph;
+pub mod hub;
 pub mod memory;
 pub mod model;
 pub mod quant;

@@ -35,6 +35,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tokenizer", &["error", "gguf::meta"]),
     ("chat", &["error", "gguf::meta"]),
     ("sampling", &["error", "gguf::meta"]),
+    ("hub", &["error"]),
     ("cli", &["*"]),
     ("lib", &["*"]),
     ("main", &["*"]),

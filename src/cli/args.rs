@@ -1,7 +1,9 @@
 //! The commands and their own flags; shared flag groups are in `flags.rs`.
 
-use super::flags::{EvalArgs, ModelArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
+use super::flags::{EvalArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
+use super::model_flags::{HubArgs, ModelArgs, parse_wanted};
 use super::output;
+use crate::hub::Wanted;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -47,6 +49,12 @@ pub enum Command {
     Devices(DevicesArgs),
     /// List, check or time the ops that graphs are made of
     Ops(OpsArgs),
+    /// Fetch a model into the cache and print its path
+    Pull(PullArgs),
+    /// List the models in the cache
+    List(ListArgs),
+    /// Remove a model from the cache
+    Rm(RmArgs),
 }
 
 /// Where a prompt comes from.
@@ -242,7 +250,10 @@ pub struct RenderArgs {
 #[derive(Debug, Args)]
 pub struct InspectArgs {
     /// The file to look into
-    pub file: PathBuf,
+    #[arg(required_unless_present = "hf_repo", conflicts_with = "hf_repo")]
+    pub file: Option<PathBuf>,
+    #[command(flatten)]
+    pub hub: HubArgs,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -287,6 +298,31 @@ pub struct OpsArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `pull`.
+#[derive(Debug, Args)]
+pub struct PullArgs {
+    /// The model: QUANT is a word of the file's name, FILE ends in .gguf; by default Q4_K_M
+    /// or what is nearest
+    #[arg(value_name = "USER/REPO[:QUANT|:FILE]", value_parser = parse_wanted)]
+    pub model: Wanted,
+}
+
+/// `list`.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `rm`.
+#[derive(Debug, Args)]
+pub struct RmArgs {
+    /// The models: all of the repository, or those with this word in their names
+    #[arg(value_name = "USER/REPO[:QUANT|:FILE]", value_parser = parse_wanted)]
+    pub model: Wanted,
 }
 
 /// Token ids of one argument.

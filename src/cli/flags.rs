@@ -1,7 +1,6 @@
 //! Flag groups that several commands share, named as in llama.cpp.
 
 use super::device_flags::DeviceArgs;
-use crate::gguf::Value;
 use crate::model::{RopeOverrides, RopeScaling};
 use crate::quant::DType;
 use crate::sampling::SamplingParams;
@@ -9,21 +8,6 @@ use crate::tokenizer::Tokenizer;
 use crate::{Result, gguf::Metadata};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
-
-/// Which file, and how it is read.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Model")]
-pub struct ModelArgs {
-    /// The GGUF file; else LLAMA_RS_MODEL, else models/SmolLM2*.gguf
-    #[arg(short = 'm', long, value_name = "FILE")]
-    pub model: Option<PathBuf>,
-    /// Read the file into memory instead of mapping it
-    #[arg(long)]
-    pub no_mmap: bool,
-    /// Replace a metadata key; TYPE is int, float, bool or str (repeatable)
-    #[arg(long, value_name = "KEY=TYPE:VALUE", value_parser = parse_override)]
-    pub override_kv: Vec<(String, Value)>,
-}
 
 /// How the model is evaluated.
 #[derive(Debug, Clone, Args)]
@@ -326,54 +310,10 @@ fn parse_seed(text: &str) -> std::result::Result<Seed, String> {
     Ok(Seed(Some(seed)))
 }
 
-/// Reads `KEY=TYPE:VALUE`.
-fn parse_override(text: &str) -> std::result::Result<(String, Value), String> {
-    let (key, typed) = text.split_once('=').ok_or("no `=` after the key")?;
-    let (kind, value) = typed.split_once(':').ok_or("no `TYPE:` before the value")?;
-    let bad = |want: &str| format!("{value:?} is not {want}");
-    let value = match kind {
-        "int" => {
-            let v: i64 = value.parse().map_err(|_| bad("an integer"))?;
-            u64::try_from(v).map_or(Value::Int(v), Value::Uint)
-        }
-        "float" => Value::Float(value.parse().map_err(|_| bad("a number"))?),
-        "bool" => Value::Bool(value.parse().map_err(|_| bad("true or false"))?),
-        "str" => Value::Text(value.to_string()),
-        _ => return Err(format!("type {kind:?} is not int, float, bool or str")),
-    };
-    if key.is_empty() {
-        return Err("no key before the `=`".to_string());
-    }
-    Ok((key.to_string(), value))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{NumericsArgs, Seed, parse_override, parse_seed};
-    use crate::gguf::Value;
+    use super::{NumericsArgs, Seed, parse_seed};
     use crate::quant::DType;
-
-    #[test]
-    fn an_override_has_key_type_and_value() {
-        let good = |text: &str, value: Value| {
-            assert_eq!(parse_override(text), Ok(("a.b".to_string(), value)));
-        };
-        good("a.b=int:7", Value::Uint(7));
-        good("a.b=int:-7", Value::Int(-7));
-        good("a.b=float:1e-5", Value::Float(1e-5));
-        good("a.b=bool:true", Value::Bool(true));
-        good("a.b=str:x=y:z", Value::Text("x=y:z".to_string()));
-        for bad in [
-            "a.b",
-            "a.b=7",
-            "a.b=int:x",
-            "a.b=u8:1",
-            "=int:1",
-            "a=bool:1",
-        ] {
-            assert!(parse_override(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_seed_is_a_number_or_minus_one() {

@@ -1,6 +1,7 @@
 //! `llama-rs inspect`: metadata and tensors of a file.
 
 use super::args::InspectArgs;
+use super::model_path;
 use super::output::{Product, human_bytes};
 use crate::gguf::{Gguf, Metadata, TensorInfo, Value};
 use gguf_rs_lib::format::GGUFValueType;
@@ -12,7 +13,7 @@ const SHOWN: usize = 8;
 
 /// Runs the command.
 pub fn run(args: InspectArgs) -> anyhow::Result<()> {
-    let gguf = Gguf::open(&args.file, true)?;
+    let gguf = Gguf::open(&model_path::find(args.file.as_deref(), &args.hub)?, true)?;
     let mut metadata = Map::new();
     for (key, value) in gguf.meta.iter() {
         metadata.insert(key.to_string(), shown(&gguf.meta, key, value)?);

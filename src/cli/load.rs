@@ -1,6 +1,7 @@
 //! From a path to a model, a tokenizer and a session.
 
-use super::flags::{ContextArgs, EvalArgs, ModelArgs};
+use super::flags::{ContextArgs, EvalArgs};
+use super::model_flags::ModelArgs;
 use super::output::{human_bytes, progress_bytes};
 use super::{device_choice, model_path};
 use crate::gguf::{Gguf, Metadata};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 /// Opens the chosen file and applies `--override-kv`.
 pub fn open(args: &ModelArgs) -> Result<Gguf> {
-    let path = model_path::find(args.model.as_deref())?;
+    let path = model_path::find(args.model.as_deref(), &args.hub)?;
     let mut gguf = Gguf::open(&path, !args.no_mmap)?;
     for (key, value) in &args.override_kv {
         gguf.meta.set(key, value.clone());

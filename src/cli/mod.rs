@@ -12,14 +12,19 @@ mod device_flags;
 mod devices;
 mod flags;
 mod generate;
+mod hub;
 mod inspect;
 mod interrupt;
+mod list;
 mod load;
 mod logits;
+mod model_flags;
 mod model_path;
 mod ops;
 pub mod output;
 mod prompt;
+mod pull;
+mod rm;
 mod simple;
 mod template;
 mod template_source;
@@ -40,5 +45,8 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Inspect(args) => inspect::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Ops(args) => ops::run(args),
+        Command::Pull(args) => pull::run(args),
+        Command::List(args) => list::run(args),
+        Command::Rm(args) => rm::run(args),
     }
 }

@@ -1,22 +1,27 @@
-//! Which model file: `-m`, else the environment, else a fetched SmolLM2.
+//! Which model file: `-m`, `-hf`, else the environment, else a fetched SmolLM2.
 
+use super::hub;
+use super::model_flags::HubArgs;
 use crate::{Error, Result};
 use std::path::{Path, PathBuf};
 
 const VARIABLE: &str = "LLAMA_RS_MODEL";
 const FOLDER: &str = "models";
 
-/// The file to open; an error says how to get one.
-pub fn find(given: Option<&Path>) -> Result<PathBuf> {
+/// The file to open, fetched if need be; an error says how to get one.
+pub fn find(given: Option<&Path>, on_hub: &HubArgs) -> Result<PathBuf> {
     if let Some(path) = given {
         return Ok(path.to_path_buf());
+    }
+    if let Some(wanted) = on_hub.wanted()? {
+        return hub::find(&wanted);
     }
     if let Some(path) = std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
         return Ok(PathBuf::from(path));
     }
     fetched(Path::new(FOLDER)).ok_or_else(|| {
         Error::input(format!(
-            "no model: neither -m FILE nor {VARIABLE} is given and there is no \
+            "no model: none of -m FILE, -hf USER/REPO and {VARIABLE} is given and there is no \
              {FOLDER}/SmolLM2*.gguf here; pass one, or run `scripts/get-model.sh smollm2`"
         ))
     })

@@ -51,7 +51,8 @@ pub fn init(global: GlobalArgs) {
     let _ = tracing_subscriber::fmt()
         // Else a stderr that cannot be written to is reported on stderr, with a panic.
         .log_internal_errors(false)
-        .with_max_level(level)
+        // What others log may hold secrets: the HTTP crate dumps whole requests.
+        .with_env_filter(format!("error,llama_rs={level}"))
         .with_writer(io::stderr)
         .with_ansi(stderr_colour())
         .event_format(Lines)
@@ -207,6 +208,16 @@ pub fn progress(len: usize, what: &str) -> ProgressBar {
 /// As [`progress`], for bytes whose number is not known yet.
 pub fn progress_bytes(what: &str) -> ProgressBar {
     bar(0, what, "{msg} {wide_bar} {bytes}/{total_bytes}")
+}
+
+/// As [`progress_bytes`], for `done` of `total` bytes of a file that comes over a network.
+pub fn transfer(file: &str, done: u64, total: u64) -> ProgressBar {
+    let template = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+    let bar = bar(usize::try_from(total).unwrap_or(usize::MAX), file, template);
+    bar.set_position(done);
+    // What was there before came at no rate.
+    bar.reset_eta();
+    bar
 }
 
 fn bar(len: usize, what: &str, template: &str) -> ProgressBar {

@@ -13,7 +13,9 @@ pub fn run(args: RenderArgs) -> anyhow::Result<()> {
     let messages = read_messages(&args.messages)?;
     let given = template_source::given(&args.template)?;
     let (template, (bos, eos)) = match given {
-        Some(template) if args.model.model.is_none() => (template, Default::default()),
+        Some(template) if args.model.model.is_none() && args.model.hub.hf_repo.is_none() => {
+            (template, Default::default())
+        }
         given => {
             let gguf = load::open(&args.model)?;
             let template = match given {

@@ -1,0 +1,126 @@
+//! Addresses: where a token may go, and where a redirect leads.
+
+use ureq::http::Uri;
+
+/// Scheme, host and port: what a token belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin {
+    https: bool,
+    host: String,
+    port: u16,
+}
+
+impl Origin {
+    /// Of a complete http or https address without a user name in it.
+    pub fn of(uri: &Uri) -> Option<Origin> {
+        let https = match uri.scheme_str()? {
+            "https" => true,
+            "http" => false,
+            _ => return None,
+        };
+        let authority = uri.authority()?;
+        if authority.as_str().contains('@') || authority.host().is_empty() {
+            return None;
+        }
+        Some(Origin {
+            https,
+            host: authority.host().to_ascii_lowercase(),
+            port: authority.port_u16().unwrap_or(if https { 443 } else { 80 }),
+        })
+    }
+
+    /// True where going on to `next` gives up encryption.
+    pub fn is_downgrade(&self, next: &Origin) -> bool {
+        self.https && !next.https
+    }
+}
+
+/// The address that a `Location` of `from` means.
+pub fn redirected(from: &Uri, location: &str) -> Option<Uri> {
+    let location = location.split('#').next()?;
+    let (scheme, authority) = (from.scheme_str()?, from.authority()?);
+    if location.starts_with("//") {
+        return format!("{scheme}:{location}").parse().ok();
+    }
+    if location.starts_with('/') {
+        return format!("{scheme}://{authority}{location}").parse().ok();
+    }
+    if location.contains("://") {
+        return location.parse().ok();
+    }
+    let (folder, _) = from.path().rsplit_once('/')?;
+    format!("{scheme}://{authority}{folder}/{location}")
+        .parse()
+        .ok()
+}
+
+/// An address for a message: without what follows `?`, which may be a signature.
+pub fn shown(uri: &Uri) -> String {
+    let text = uri.to_string();
+    super::name::shown(text.split('?').next().unwrap_or(&text))
+}
+
+/// A path with everything but letters, digits and `-._~/` as `%XX`.
+pub fn encoded(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            out += &format!("%{byte:02X}");
+        }
+    }
+    out
+}
+
+/// The address of the next page in a `Link` header, `<ADDRESS>; rel="next"`.
+pub fn next_page(link: &str) -> Option<&str> {
+    let links = link.split('<').skip(1);
+    let mut parts = links.filter_map(|part| part.split_once('>'));
+    let is_next = |params: &str| params.contains("rel=\"next\"") || params.contains("rel=next");
+    parts
+        .find(|(_, params)| is_next(params))
+        .map(|(address, _)| address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Origin, encoded, next_page, redirected};
+    use ureq::http::Uri;
+
+    fn uri(text: &str) -> Uri {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let of = |text: &str| Origin::of(&uri(text));
+        assert_eq!(of("https://Hub.example/a"), of("https://hub.example:443/b"));
+        assert_ne!(of("https://hub.example/a"), of("http://hub.example/a"));
+        assert_ne!(of("https://hub.example/a"), of("https://hub.example.net/a"));
+        assert_ne!(of("http://127.0.0.1:1/a"), of("http://127.0.0.1:2/a"));
+        assert_eq!(of("https://me:secret@hub.example/a"), None);
+        assert_eq!(of("ftp://hub.example/a"), None);
+    }
+
+    #[test]
+    fn redirects_are_resolved() {
+        let to = |location: &str| {
+            let next = redirected(&uri("https://h:1/a/b?c"), location);
+            next.map(|next| next.to_string()).unwrap_or_default()
+        };
+        assert_eq!(to("https://x/y?z"), "https://x/y?z");
+        assert_eq!(to("//x/y"), "https://x/y");
+        assert_eq!(to("/y?d#e"), "https://h:1/y?d");
+        assert_eq!(to("y"), "https://h:1/a/y");
+    }
+
+    #[test]
+    fn paths_are_encoded_and_links_read() {
+        assert_eq!(encoded("a b/ü?#%.gguf"), "a%20b/%C3%BC%3F%23%25.gguf");
+        let link = "<https://h/a,b>; rel=\"prev\", <https://h/c?d>; rel=\"next\"";
+        assert_eq!(next_page(link), Some("https://h/c?d"));
+        assert_eq!(next_page("<https://h/a>; rel=\"prev\""), None);
+        assert_eq!(next_page("nonsense"), None);
+    }
+}

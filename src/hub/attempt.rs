@@ -1,0 +1,184 @@
+//! One request for a file, and whether the answer is that file.
+
+use super::listing::RemoteFile;
+use super::partial::Partial;
+use super::transport::{Failure, Transport, Tried};
+use super::{Event, Report};
+use crate::error::{Error, Result};
+use std::io::Read;
+use ureq::BodyReader;
+use ureq::http::{HeaderMap, StatusCode, Uri, header};
+
+/// Bytes read at a time.
+const PIECE: usize = 256 << 10;
+/// How every GGUF file starts.
+const MAGIC: &[u8] = b"GGUF";
+
+/// Why an attempt ended early.
+pub enum Ended {
+    Failed(Failure),
+    /// What is there is not the file; it must not stay.
+    Useless(Error),
+}
+
+impl<T: Into<Failure>> From<T> for Ended {
+    fn from(failure: T) -> Ended {
+        Ended::Failed(failure.into())
+    }
+}
+
+/// Asks for what is missing and adds what comes; done when all of the file is there.
+pub fn attempt(
+    transport: &Transport<'_>,
+    partial: &mut Partial,
+    remote: &RemoteFile,
+    uri: &Uri,
+    report: Report<'_>,
+) -> std::result::Result<(), Ended> {
+    let (head, body) = transport.get(uri, &range_headers(partial))?.into_parts();
+    let length = body.content_length();
+    let mut answer = Answer {
+        reader: body.into_reader(),
+        piece: vec![0; PIECE],
+        filled: 0,
+    };
+    match head.status {
+        StatusCode::PARTIAL_CONTENT if partial.len() > 0 => {
+            check_range(&head.headers, partial.len(), remote)?;
+        }
+        // What is there is kept until it is sure that this is the file.
+        StatusCode::OK => {
+            check_start(answer.start()?, length, remote)?;
+            partial.restart()?;
+        }
+        _ if partial.len() > 0 => {
+            partial.restart()?;
+            return Err(Failure::again("the server has no such range; starting over").into());
+        }
+        status => {
+            let path = &remote.path;
+            return Err(Error::input(format!("{path}: unexpected answer {status}")).into());
+        }
+    }
+    partial.comes_from(strong_etag(&head.headers))?;
+    answer.add_to(partial, remote, report)
+}
+
+fn range_headers(partial: &Partial) -> Vec<(header::HeaderName, String)> {
+    if partial.len() == 0 {
+        return Vec::new();
+    }
+    let range = (header::RANGE, format!("bytes={}-", partial.len()));
+    let same = partial
+        .etag()
+        .map(|etag| (header::IF_RANGE, etag.to_string()));
+    std::iter::once(range).chain(same).collect()
+}
+
+/// A body and the piece of it that was read last.
+struct Answer {
+    reader: BodyReader<'static>,
+    piece: Vec<u8>,
+    filled: usize,
+}
+
+impl Answer {
+    /// Adds a piece to what is filled; false at the end.
+    fn read(&mut self) -> Tried<bool> {
+        let read = self.reader.read(&mut self.piece[self.filled..]);
+        let n = read.map_err(|e| Failure::again(format!("the connection broke: {e}")))?;
+        self.filled += n;
+        Ok(n > 0)
+    }
+
+    /// The first bytes, as many as [`MAGIC`] has if there are so many.
+    fn start(&mut self) -> Tried<&[u8]> {
+        while self.filled < MAGIC.len() && self.read()? {}
+        Ok(&self.piece[..self.filled])
+    }
+
+    fn add_to(
+        mut self,
+        partial: &mut Partial,
+        remote: &RemoteFile,
+        report: Report<'_>,
+    ) -> std::result::Result<(), Ended> {
+        loop {
+            if self.filled as u64 > remote.size - partial.len() {
+                return Err(Ended::Useless(lie(remote, "sends more")));
+            }
+            partial.append(&self.piece[..self.filled])?;
+            report(Event::Bytes {
+                file: &remote.path,
+                done: partial.len(),
+                total: remote.size,
+            });
+            self.filled = 0;
+            if !self.read()? {
+                break;
+            }
+        }
+        match partial.len() == remote.size {
+            true => Ok(()),
+            false => Err(Failure::again("the connection ended early").into()),
+        }
+    }
+}
+
+/// An error unless the first bytes, and the length, are those of the file.
+fn check_start(start: &[u8], length: Option<u64>, remote: &RemoteFile) -> Tried<()> {
+    let path = &remote.path;
+    if !start.starts_with(&MAGIC[..MAGIC.len().min(start.len())]) {
+        let kind = match start.first() {
+            Some(b'<' | b' ' | b'\n' | b'\r' | b'\t') => "a web page",
+            Some(b'{' | b'[') => "JSON",
+            _ => "something that is not GGUF",
+        };
+        return Err(Failure::Final(Error::input(format!(
+            "{path}: the server sends {kind} instead of the file; check HF_ENDPOINT and the \
+             network's login page"
+        ))));
+    }
+    match length {
+        Some(length) if length != remote.size => {
+            Err(lie(remote, &format!("sends {length} bytes")).into())
+        }
+        _ if start.len() < MAGIC.len() => Err(Failure::again("the connection ended early")),
+        _ => Ok(()),
+    }
+}
+
+/// An error unless `Content-Range: bytes START-END/SIZE` continues the file.
+fn check_range(headers: &HeaderMap, start: u64, remote: &RemoteFile) -> Result<()> {
+    let range = headers.get(header::CONTENT_RANGE);
+    let range = range
+        .and_then(|range| range.to_str().ok())
+        .unwrap_or_default();
+    let bounds = range
+        .strip_prefix("bytes ")
+        .and_then(|range| range.split_once('/'));
+    let fits = bounds.is_some_and(|(range, size)| {
+        let from = range.split('-').next().and_then(|from| from.parse().ok());
+        from == Some(start) && (size == "*" || size.parse() == Ok(remote.size))
+    });
+    match fits {
+        true => Ok(()),
+        false => {
+            let shown = super::name::shown(range);
+            Err(lie(remote, &format!("continues with {shown:?} at {start}")))
+        }
+    }
+}
+
+fn lie(remote: &RemoteFile, does: &str) -> Error {
+    Error::input(format!(
+        "{}: the server {does}, the hub lists {} bytes; refused, try again later",
+        remote.path, remote.size
+    ))
+}
+
+/// The `ETag` when it promises the same bytes (a weak one, `W/"..."`, does not).
+fn strong_etag(headers: &HeaderMap) -> Option<String> {
+    let etag = headers.get(header::ETAG)?.to_str().ok()?;
+    etag.starts_with('"').then(|| etag.to_string())
+}

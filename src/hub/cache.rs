@@ -1,0 +1,265 @@
+//! The folder that Hugging Face tools share.
+//!
+//! ```text
+//! models--USER--REPO/blobs/<id>                 contents, named by hash
+//!                    refs/main                  the newest commit that is known
+//!                    snapshots/<commit>/<path>  -> ../../blobs/<id>
+//! .locks/models--USER--REPO/<id>.lock           held while a content is fetched
+//! ```
+//!
+//! Ours alone are `blobs/<id>.partial` and `blobs/<id>.partial.json`; see [`super::partial`].
+
+use super::name::What;
+use super::pick;
+use crate::error::{Error, Result};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Folders in folders that are looked into.
+const MOST_DEPTH: usize = 16;
+
+/// One repository's folder.
+pub struct RepoCache {
+    pub dir: PathBuf,
+    locks: PathBuf,
+}
+
+impl RepoCache {
+    /// Of `USER/REPO`; need not exist.
+    pub fn new(root: &Path, repo: &str) -> RepoCache {
+        let name = folder_of(repo);
+        RepoCache {
+            dir: root.join(&name),
+            locks: root.join(".locks").join(&name),
+        }
+    }
+
+    pub fn blobs(&self) -> PathBuf {
+        self.dir.join("blobs")
+    }
+
+    pub fn blob(&self, id: &str) -> PathBuf {
+        self.blobs().join(id)
+    }
+
+    /// The file to lock while the content `id` is fetched.
+    pub fn lock(&self, id: &str) -> PathBuf {
+        self.locks.join(format!("{id}.lock"))
+    }
+
+    pub fn refs(&self) -> PathBuf {
+        self.dir.join("refs")
+    }
+
+    fn snapshot(&self, commit: &str) -> PathBuf {
+        self.dir.join("snapshots").join(commit)
+    }
+
+    /// The folders of all commits: the newest known first, the others by age.
+    pub fn snapshots(&self) -> Vec<PathBuf> {
+        let main = fs::read_to_string(self.refs().join("main")).unwrap_or_default();
+        let entries = fs::read_dir(self.dir.join("snapshots"));
+        let entries = entries.into_iter().flatten().flatten();
+        let mut all: Vec<(bool, SystemTime, PathBuf)> = entries
+            .map(|entry| {
+                let modified = entry.metadata().and_then(|meta| meta.modified());
+                let is_main = entry.file_name().to_str() == Some(main.trim());
+                (
+                    is_main,
+                    modified.unwrap_or(SystemTime::UNIX_EPOCH),
+                    entry.path(),
+                )
+            })
+            .collect();
+        all.sort();
+        all.into_iter().rev().map(|(_, _, path)| path).collect()
+    }
+
+    /// The first file of the model that is meant, when all its files are here.
+    pub fn find(&self, what: &What) -> Option<PathBuf> {
+        self.snapshots().into_iter().find_map(|snapshot| {
+            let files = files_below(&snapshot);
+            let models = pick::models(files.iter().map(String::as_str));
+            let model = pick::pick(&models, what)?;
+            Some(snapshot.join(model.name()))
+        })
+    }
+
+    /// Gives the content `id` its name in a commit; a copy where links are not possible.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn link(&self, commit: &str, path: &str, id: &str) -> Result<PathBuf> {
+        let link = self.snapshot(commit).join(path);
+        let up = "../".repeat(2 + path.matches('/').count());
+        let target = PathBuf::from(format!("{up}blobs/{id}"));
+        if fs::read_link(&link).is_ok_and(|there| there == target) {
+            return Ok(link);
+        }
+        let done = (|| {
+            fs::create_dir_all(link.parent().unwrap_or(&self.dir))?;
+            match fs::remove_file(&link) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                _ => {}
+            }
+            symlink(&target, &link).or_else(|_| duplicate(&self.blob(id), &link))
+        })();
+        match done {
+            // Another process made it in the same moment.
+            Err(_) if link.is_file() => Ok(link),
+            Err(e) => Err(Error::io(format!("cannot create {}", link.display()), e)),
+            Ok(()) => Ok(link),
+        }
+    }
+
+    /// Notes the newest commit.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn set_main(&self, commit: &str) -> Result<()> {
+        let file = self.refs().join("main");
+        let temporary = self.refs().join(format!("main.{}", std::process::id()));
+        fs::create_dir_all(self.refs())
+            .and_then(|()| fs::write(&temporary, commit))
+            .and_then(|()| fs::rename(&temporary, &file))
+            .map_err(|e| Error::io(format!("cannot write {}", file.display()), e))
+    }
+}
+
+/// `models--USER--REPO`.
+fn folder_of(repo: &str) -> String {
+    format!("models--{}", repo.replacen('/', "--", 1))
+}
+
+/// All repositories in a cache, by name.
+pub fn repositories(root: &Path) -> Vec<String> {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut repos: Vec<String> = names
+        .filter_map(|name| Some(name.strip_prefix("models--")?.replacen("--", "/", 1)))
+        .collect();
+    repos.sort();
+    repos
+}
+
+#[cfg(unix)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(windows)]
+fn symlink(target: &Path, link: &Path) -> io::Result<()> {
+    std::os::windows::fs::symlink_file(target, link)
+}
+
+#[cfg(not(any(unix, windows)))]
+fn symlink(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// A second name, else a second copy, of a file; never half a copy.
+fn duplicate(from: &Path, to: &Path) -> io::Result<()> {
+    if fs::hard_link(from, to).is_ok() {
+        return Ok(());
+    }
+    let mut name = to.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".{}.partial", std::process::id()));
+    let temporary = to.with_file_name(name);
+    let copied = fs::copy(from, &temporary).and_then(|_| fs::rename(&temporary, to));
+    if copied.is_err() {
+        // The copy's own error is the one to tell.
+        let _ = fs::remove_file(&temporary);
+    }
+    copied
+}
+
+/// Paths, with `/`, of the files below a folder; links count when their target is there.
+pub fn files_below(dir: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    walk(dir, "", 0, &mut found);
+    found.sort();
+    found
+}
+
+fn walk(dir: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let path = format!("{prefix}{name}");
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            if depth < MOST_DEPTH {
+                walk(&entry.path(), &format!("{path}/"), depth + 1, found);
+            }
+        } else if entry.path().is_file() {
+            found.push(path);
+        }
+    }
+}
+
+/// Makes renames in a folder last over a power cut, where that can be asked for.
+pub fn sync_folder(dir: &Path) {
+    if let Ok(dir) = File::open(dir) {
+        // Some file systems have no such thing; the file itself is synced.
+        let _ = dir.sync_all();
+    }
+}
+
+/// Bytes that can still be written where `dir` is, if that is known.
+#[cfg(unix)]
+pub fn free_bytes(dir: &Path) -> Option<u64> {
+    let stat = rustix::fs::statvfs(dir).ok()?;
+    stat.f_bavail.checked_mul(stat.f_frsize)
+}
+
+/// Bytes that can still be written where `dir` is, if that is known.
+#[cfg(not(unix))]
+pub fn free_bytes(_: &Path) -> Option<u64> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{RepoCache, files_below, repositories};
+    use crate::hub::name::What;
+    use std::fs;
+
+    const ID: &str = "0123456789abcdef";
+
+    #[test]
+    fn a_linked_file_is_found_and_a_lone_shard_is_not() {
+        let root = tempfile::tempdir().expect("a folder");
+        let cache = RepoCache::new(root.path(), "u/r");
+        fs::create_dir_all(cache.blobs()).expect("a folder");
+        fs::write(cache.blob(ID), "GGUF").expect("a file");
+        let link = cache.link("c1", "sub/m-Q8_0.gguf", ID).expect("a link");
+        assert_eq!(fs::read(&link).expect("its target"), b"GGUF");
+        cache
+            .link("c1", "x-Q4_0-00001-of-00002.gguf", ID)
+            .expect("a link");
+        cache.set_main("c1").expect("noted");
+        assert_eq!(cache.find(&What::Best), Some(link.clone()));
+        assert_eq!(cache.find(&What::Quant("q8_0".into())), Some(link));
+        assert_eq!(cache.find(&What::Quant("Q4_0".into())), None);
+        assert_eq!(repositories(root.path()), ["u/r"]);
+        fs::remove_file(cache.blob(ID)).expect("removed");
+        assert_eq!(cache.find(&What::Best), None);
+        assert_eq!(files_below(&cache.snapshots()[0]), [""; 0]);
+    }
+
+    #[test]
+    fn the_newest_known_commit_comes_first() {
+        let root = tempfile::tempdir().expect("a folder");
+        let cache = RepoCache::new(root.path(), "u/r");
+        fs::create_dir_all(cache.blobs()).expect("a folder");
+        fs::write(cache.blob(ID), "GGUF").expect("a file");
+        for commit in ["c1", "c2", "c3"] {
+            cache.link(commit, "m.gguf", ID).expect("a link");
+        }
+        cache.set_main("c2").expect("noted");
+        assert!(cache.snapshots()[0].ends_with("c2"));
+        assert_eq!(cache.snapshots().len(), 3);
+    }
+}

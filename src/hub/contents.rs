@@ -1,0 +1,207 @@
+//! What is in the cache, and removing it.
+
+use super::cache::{RepoCache, files_below, repositories};
+use super::name::{Wanted, What};
+use super::{partial, pick};
+use crate::error::{Error, Result};
+use std::collections::HashSet;
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// One model in the cache.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    pub repo: String,
+    /// Path in the repository, of its first file.
+    pub file: String,
+    /// The file's path; none while it is being fetched.
+    pub path: Option<PathBuf>,
+    /// Number of files it is split over.
+    pub files: usize,
+    /// All files together.
+    pub bytes: u64,
+    /// When the first was written.
+    pub modified: SystemTime,
+}
+
+/// Every model in a cache, by repository and name; one that several commits share once.
+pub fn list(root: &Path) -> Vec<Kept> {
+    let mut all = Vec::new();
+    for repo in repositories(root) {
+        let cache = RepoCache::new(root, &repo);
+        let mut seen = HashSet::new();
+        for snapshot in cache.snapshots() {
+            let files = files_below(&snapshot);
+            for model in pick::models(files.iter().map(String::as_str)) {
+                let paths: Vec<PathBuf> = model.files.iter().map(|f| snapshot.join(f)).collect();
+                let content = fs::canonicalize(&paths[0]).unwrap_or_default();
+                if seen.insert((model.name().to_string(), content)) {
+                    all.push(kept(&repo, model.name(), &paths));
+                }
+            }
+        }
+        all.extend(partials(&cache).into_iter().map(|(path, file)| Kept {
+            path: None,
+            ..kept(&repo, &file, &[path])
+        }));
+    }
+    all
+}
+
+fn kept(repo: &str, file: &str, paths: &[PathBuf]) -> Kept {
+    let modified = fs::metadata(&paths[0]).and_then(|meta| meta.modified());
+    Kept {
+        repo: repo.to_string(),
+        file: file.to_string(),
+        path: Some(paths[0].clone()),
+        files: paths.len(),
+        bytes: paths.iter().map(|path| size(path)).sum(),
+        modified: modified.unwrap_or(SystemTime::UNIX_EPOCH),
+    }
+}
+
+fn size(path: &Path) -> u64 {
+    fs::metadata(path).map_or(0, |meta| meta.len())
+}
+
+/// Partial files and the names of what they will be.
+fn partials(cache: &RepoCache) -> Vec<(PathBuf, String)> {
+    let mut all: Vec<(PathBuf, String)> = files_below(&cache.blobs())
+        .into_iter()
+        .filter(|name| name.ends_with(".partial"))
+        .map(|name| {
+            let path = cache.blobs().join(&name);
+            let note = partial::read_note(&path);
+            (path, note.map_or(name, |note| note.file))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// Removes what is meant: names in all commits, contents that no name refers to any more,
+/// partial files. Returns the bytes that were freed.
+///
+/// # Errors
+/// Nothing is meant, another process is fetching it, or the file system refuses.
+pub fn remove(cache: &RepoCache, wanted: &Wanted) -> Result<u64> {
+    let mut names = Vec::new();
+    for snapshot in cache.snapshots() {
+        let files = files_below(&snapshot);
+        let models = pick::models(files.iter().map(String::as_str));
+        let meant = models.iter().filter(|model| model.is(&wanted.what));
+        names.extend(
+            meant
+                .flat_map(|model| &model.files)
+                .map(|file| snapshot.join(file)),
+        );
+    }
+    let mut partials = partials(cache);
+    partials.retain(|(_, file)| pick::is_meant(file, &wanted.what));
+    if names.is_empty() && partials.is_empty() {
+        return Err(Error::input(format!(
+            "{wanted} is not in the cache; `llama-rs list` shows what is"
+        )));
+    }
+    let _locks = lock_all(cache, &partials)?;
+    let mut freed = 0;
+    for (path, _) in &partials {
+        freed += size(path);
+        partial::delete(path);
+    }
+    let mut contents = HashSet::new();
+    let mut sizes = HashSet::new();
+    for name in &names {
+        if fs::read_link(name).is_ok() {
+            contents.extend(fs::canonicalize(name));
+        } else {
+            // A copy: its content cannot be told but by its size.
+            sizes.insert(size(name));
+        }
+        delete(name)?;
+    }
+    let all = wanted.what == What::Best;
+    for blob in unreferenced(cache) {
+        let copied = sizes.contains(&size(&blob));
+        if all || copied || contents.contains(&blob) {
+            freed += size(&blob);
+            delete(&blob)?;
+        }
+    }
+    tidy(cache);
+    Ok(freed)
+}
+
+fn delete(path: &Path) -> Result<()> {
+    fs::remove_file(path).map_err(|e| Error::io(format!("cannot remove {}", path.display()), e))
+}
+
+/// Locks what is being removed, so that nobody is fetching it.
+fn lock_all(cache: &RepoCache, partials: &[(PathBuf, String)]) -> Result<Vec<File>> {
+    let mut locks = Vec::new();
+    for (path, name) in partials {
+        let id = path.file_stem().unwrap_or_default().to_string_lossy();
+        let Ok(file) = File::options().write(true).open(cache.lock(&id)) else {
+            continue;
+        };
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(Error::input(format!(
+                "another process is fetching {name}; wait for it, or stop it"
+            )));
+        }
+        locks.push(file);
+    }
+    Ok(locks)
+}
+
+/// Contents, by their full paths, that no name in any commit refers to. What is being
+/// fetched, by us or others, is none.
+fn unreferenced(cache: &RepoCache) -> Vec<PathBuf> {
+    let snapshots = cache.snapshots().into_iter();
+    let names = snapshots.flat_map(|snapshot| {
+        let files = files_below(&snapshot).into_iter();
+        files.map(move |file| snapshot.join(file))
+    });
+    let used: HashSet<PathBuf> = names.flat_map(fs::canonicalize).collect();
+    let blobs = files_below(&cache.blobs()).into_iter();
+    blobs
+        .filter(|name| !name.contains('.'))
+        .flat_map(|name| fs::canonicalize(cache.blobs().join(name)))
+        .filter(|blob| !used.contains(blob))
+        .collect()
+}
+
+/// Removes folders that are empty now, notes of commits that are gone, and at last the
+/// repository's folder.
+fn tidy(cache: &RepoCache) {
+    let snapshots = cache.snapshots();
+    for snapshot in &snapshots {
+        remove_empty(snapshot);
+    }
+    for name in files_below(&cache.refs()) {
+        let note = cache.refs().join(name);
+        let commit = fs::read_to_string(&note).unwrap_or_default();
+        let is_gone = |snapshot: &PathBuf| snapshot.ends_with(commit.trim()) && !snapshot.exists();
+        if snapshots.iter().any(is_gone) {
+            // It only names what is gone; the next pull writes it anew.
+            let _ = fs::remove_file(note);
+        }
+    }
+    let left = cache.snapshots().iter().any(|snapshot| snapshot.exists());
+    if !left && files_below(&cache.blobs()).is_empty() {
+        // Only notes of other tools may be left in it.
+        let _ = fs::remove_dir_all(&cache.dir);
+    }
+}
+
+/// Removes a folder if nothing but folders is in it.
+fn remove_empty(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_empty(&entry.path());
+        }
+    }
+    // Fails, as it should, where there is something in it.
+    let _ = fs::remove_dir(dir);
+}

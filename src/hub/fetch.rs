@@ -1,0 +1,137 @@
+//! One file from the hub into the cache: locked, resumed, retried, verified.
+
+use super::attempt::{Ended, attempt};
+use super::cache::RepoCache;
+use super::listing::RemoteFile;
+use super::partial::Partial;
+use super::transport::{Failure, Transport, Tried, pause_after};
+use super::{Event, Report, size_text};
+use crate::error::{Error, Result};
+use std::fs::{self, File, TryLockError};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use ureq::http::Uri;
+
+/// An attempt that brings this much is a start from anew: retries count from there.
+const PROGRESS: u64 = 16 << 20;
+
+/// Fetches one content unless it is there; a second process waits for the first.
+///
+/// # Errors
+/// The server fails for good, sends something else, or the file system refuses.
+pub fn blob(
+    transport: &Transport<'_>,
+    cache: &RepoCache,
+    remote: &RemoteFile,
+    uri: &Uri,
+    report: Report<'_>,
+) -> Tried<()> {
+    let blob = cache.blob(&remote.id);
+    fs::create_dir_all(cache.blobs())
+        .map_err(|e| Error::io(format!("cannot create {}", cache.blobs().display()), e))?;
+    let _lock = lock(&cache.lock(&remote.id), remote, report)?;
+    if is_there(cache, remote) {
+        return Ok(());
+    }
+    let mut partial = Partial::open(&blob, remote)?;
+    report(Event::Info(announcement(remote, partial.len())));
+    let started = Instant::now();
+    match complete(transport, &mut partial, remote, uri, report) {
+        Ok(()) => {}
+        Err(Ended::Useless(error)) => {
+            partial.discard();
+            return Err(error.into());
+        }
+        Err(Ended::Failed(failure)) => return Err(failure),
+    }
+    partial.finish(remote)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let size = size_text(remote.size);
+    report(Event::Info(format!(
+        "{}: {size} in {seconds:.1} s",
+        remote.path
+    )));
+    Ok(())
+}
+
+/// True when the content is in the cache.
+pub fn is_there(cache: &RepoCache, remote: &RemoteFile) -> bool {
+    let there = fs::metadata(cache.blob(&remote.id));
+    there.is_ok_and(|meta| meta.is_file() && meta.len() == remote.size)
+}
+
+fn announcement(remote: &RemoteFile, done: u64) -> String {
+    let (path, size) = (&remote.path, size_text(remote.size));
+    match done {
+        0 => format!("fetching {path}, {size}"),
+        _ => format!(
+            "fetching {path}, {size}; {} are here already",
+            size_text(done)
+        ),
+    }
+}
+
+/// Waits for the lock; `None` where the file system has none.
+fn lock(path: &Path, remote: &RemoteFile, report: Report<'_>) -> Result<Option<File>> {
+    let refused = |e| Error::io(format!("cannot lock {}", path.display()), e);
+    fs::create_dir_all(path.parent().unwrap_or(path)).map_err(refused)?;
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    let file = options.open(path).map_err(refused)?;
+    let locked = match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            report(Event::Info(format!(
+                "another process is fetching {}; waiting for it",
+                remote.path
+            )));
+            file.lock()
+        }
+        Err(TryLockError::Error(error)) => Err(error),
+    };
+    match locked {
+        Ok(()) => Ok(Some(file)),
+        Err(e) if e.kind() == std::io::ErrorKind::Unsupported => Ok(None),
+        Err(e) => Err(refused(e)),
+    }
+}
+
+/// Attempts until everything is there.
+fn complete(
+    transport: &Transport<'_>,
+    partial: &mut Partial,
+    remote: &RemoteFile,
+    uri: &Uri,
+    report: Report<'_>,
+) -> std::result::Result<(), Ended> {
+    let warn = |text: String| report(Event::Warning(text));
+    let mut pauses = transport.pauses();
+    let mut counted_from = partial.len();
+    while partial.len() < remote.size {
+        let failure = match attempt(transport, partial, remote, uri, report) {
+            Ok(()) => continue,
+            Err(Ended::Failed(failure)) => failure,
+            useless => return useless,
+        };
+        let (cause, asked): (String, Option<Duration>) = match failure {
+            // The list of files was there a moment ago.
+            Failure::Unreachable(cause) => (cause, None),
+            Failure::Again(cause, asked) => (cause, asked),
+            Failure::Final(error) => return Err(error.into()),
+        };
+        if partial.len() >= counted_from.saturating_add(PROGRESS) {
+            pauses.reset();
+            counted_from = partial.len();
+        }
+        let Some(pause) = pauses.next(asked) else {
+            let (done, all) = (size_text(partial.len()), size_text(remote.size));
+            return Err(Error::input(format!(
+                "{}: {cause}; {done} of {all} are here, run the same command again to continue",
+                remote.path
+            ))
+            .into());
+        };
+        pause_after(&cause, pause, &warn);
+    }
+    Ok(())
+}

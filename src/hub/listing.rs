@@ -1,0 +1,156 @@
+//! What a repository holds, by the hub's API.
+
+use super::Event;
+use super::address::{Origin, encoded, next_page, shown};
+use super::name::{check_path, is_gguf};
+use super::transport::{Transport, Tried};
+use crate::error::{Error, Result};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use ureq::http::{Uri, header};
+
+/// Pages of 1,000 entries; the largest repositories of models have two or three.
+const MOST_PAGES: usize = 50;
+/// GGUF files of one repository.
+const MOST_FILES: usize = 20_000;
+
+/// A GGUF file on the hub.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteFile {
+    /// In the repository; safe to use below a folder.
+    pub path: String,
+    pub size: u64,
+    /// Names the content: the SHA-256 of a large file, else git's hash; lower-case hex.
+    pub id: String,
+    /// True when `id` is the SHA-256.
+    pub is_sha256: bool,
+}
+
+/// GGUF files of a repository at one commit.
+#[derive(Debug)]
+pub struct Listing {
+    pub commit: String,
+    pub files: Vec<RemoteFile>,
+}
+
+#[derive(Deserialize)]
+struct Revision {
+    sha: String,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(default, rename = "type")]
+    kind: String,
+    path: String,
+    #[serde(default)]
+    oid: String,
+    #[serde(default)]
+    size: u64,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    oid: String,
+    size: u64,
+}
+
+/// Asks for the newest commit of the main branch and all GGUF files in it.
+///
+/// # Errors
+/// The hub cannot be reached, refuses, or answers nonsense.
+pub fn list(transport: &Transport<'_>, repo: &str, report: &dyn Fn(Event<'_>)) -> Tried<Listing> {
+    let api = format!("{}/api/models/{repo}", transport.settings().endpoint);
+    let warn = |text: String| report(Event::Warning(text));
+    let uri = parse(&format!("{api}/revision/main"))?;
+    let (body, _) = transport.json(&uri, &warn)?;
+    let commit = json::<Revision>(&uri, &body)?.sha;
+    // As in git: SHA-1 or SHA-256.
+    if !matches!(commit.len(), 40 | 64) || !is_hex(&commit) {
+        return Err(nonsense(&uri, "the commit is no hash").into());
+    }
+    let mut files = Vec::new();
+    let mut page = parse(&format!("{api}/tree/main?recursive=true"))?;
+    for _ in 0..MOST_PAGES {
+        let (body, headers) = transport.json(&page, &warn)?;
+        for entry in json::<Vec<Entry>>(&page, &body)? {
+            files.extend(remote_file(&page, entry)?);
+        }
+        if files.len() > MOST_FILES {
+            break;
+        }
+        let link = headers
+            .get(header::LINK)
+            .and_then(|link| link.to_str().ok());
+        let Some(next) = link.and_then(next_page) else {
+            return Ok(Listing { commit, files });
+        };
+        page = parse(next)?;
+        // The token goes along.
+        if Origin::of(&page).as_ref() != Some(&transport.settings().origin) {
+            return Err(nonsense(&page, "the next page is on another host").into());
+        }
+    }
+    Err(nonsense(&page, "the list of files does not end").into())
+}
+
+/// The address of a file's content.
+pub fn content_address(endpoint: &str, repo: &str, commit: &str, path: &str) -> Result<Uri> {
+    parse(&format!(
+        "{endpoint}/{repo}/resolve/{commit}/{}",
+        encoded(path)
+    ))
+}
+
+fn remote_file(page: &Uri, entry: Entry) -> Result<Option<RemoteFile>> {
+    if entry.kind == "directory" || !is_gguf(&entry.path) {
+        return Ok(None);
+    }
+    check_path(&entry.path)?;
+    let (oid, size, is_sha256, digits) = match entry.lfs {
+        Some(lfs) => (lfs.oid, lfs.size, true, 64),
+        None => (entry.oid, entry.size, false, 40),
+    };
+    // The hash becomes a file's name.
+    if oid.len() != digits || !is_hex(&oid) {
+        return Err(nonsense(page, "a file without its hash"));
+    }
+    Ok(Some(RemoteFile {
+        path: entry.path,
+        size,
+        id: oid.to_ascii_lowercase(),
+        is_sha256,
+    }))
+}
+
+fn is_hex(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn parse(address: &str) -> Result<Uri> {
+    address.parse().map_err(|_| {
+        let address = super::name::shown(address);
+        Error::input(format!(
+            "{address:?} is not a usable address; check HF_ENDPOINT"
+        ))
+    })
+}
+
+fn json<T: DeserializeOwned>(uri: &Uri, body: &[u8]) -> Result<T> {
+    serde_json::from_slice(body).map_err(|error| {
+        let start = body.trim_ascii_start();
+        if start.starts_with(b"<") {
+            return nonsense(uri, "a web page instead of JSON");
+        }
+        nonsense(uri, &format!("unusable JSON ({error})"))
+    })
+}
+
+fn nonsense(uri: &Uri, cause: &str) -> Error {
+    Error::input(format!(
+        "{}: {cause}, which is not what a model hub answers; check HF_ENDPOINT and the network's \
+         login page",
+        shown(uri)
+    ))
+}

@@ -1,0 +1,227 @@
+//! Models from a hub: Hugging Face, or what speaks its API.
+//!
+//! A model that is in the cache is used without any request. Nothing here prints: messages
+//! and progress go to the caller as [`Event`]s.
+
+mod address;
+mod attempt;
+mod cache;
+mod contents;
+mod fetch;
+mod listing;
+mod name;
+mod partial;
+mod pick;
+mod settings;
+mod transport;
+
+pub use contents::Kept;
+pub use name::{Wanted, What};
+
+use crate::error::{Error, Result};
+use cache::RepoCache;
+use listing::{Listing, RemoteFile};
+use settings::Settings;
+use std::path::{Path, PathBuf};
+use transport::{Failure, Transport, Tried};
+
+/// Files named in a message; the others are counted.
+const MOST_NAMED: usize = 30;
+
+/// What happens while a model is fetched.
+#[derive(Debug)]
+pub enum Event<'a> {
+    Info(String),
+    Warning(String),
+    /// So much of a file is here.
+    Bytes {
+        file: &'a str,
+        done: u64,
+        total: u64,
+    },
+}
+
+/// Where events go.
+pub type Report<'a> = &'a dyn Fn(Event<'_>);
+
+/// A hub and the cache of what came from it.
+pub struct Hub {
+    settings: Settings,
+}
+
+impl Hub {
+    /// As the environment says: `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE`,
+    /// `XDG_CACHE_HOME`, `HF_HUB_OFFLINE`.
+    ///
+    /// # Errors
+    /// A variable has a value that cannot be used.
+    pub fn from_env() -> Result<Hub> {
+        Ok(Hub {
+            settings: Settings::from_env()?,
+        })
+    }
+
+    /// The first file of a model: from the cache when all of it is there, else fetched.
+    ///
+    /// # Errors
+    /// It is neither in the cache nor to be had.
+    pub fn find(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
+        self.check_origin(wanted)?;
+        if let Some(path) = self.cache(wanted).find(&wanted.what) {
+            return Ok(path);
+        }
+        if self.settings.offline {
+            return Err(offline(wanted));
+        }
+        self.fetch(wanted, report).map_err(Failure::into_error)
+    }
+
+    /// As [`Hub::find`], but asks the hub for a newer commit first.
+    ///
+    /// # Errors
+    /// It is not to be had.
+    pub fn pull(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
+        self.check_origin(wanted)?;
+        let cached = || self.cache(wanted).find(&wanted.what);
+        if self.settings.offline {
+            return cached().ok_or_else(|| offline(wanted));
+        }
+        match self.fetch(wanted, report) {
+            Err(Failure::Unreachable(cause)) => match cached() {
+                Some(path) => {
+                    report(Event::Warning(format!("{cause}; this is from the cache")));
+                    Ok(path)
+                }
+                None => Err(Failure::Unreachable(cause).into_error()),
+            },
+            done => done.map_err(Failure::into_error),
+        }
+    }
+
+    /// Every model in the cache, by repository and name.
+    pub fn list(&self) -> Vec<Kept> {
+        contents::list(&self.settings.cache)
+    }
+
+    /// Removes a model, or with nothing named all models of the repository; returns the
+    /// bytes that were freed.
+    ///
+    /// # Errors
+    /// There is none, another process is fetching it, or the file system refuses.
+    pub fn remove(&self, wanted: &Wanted) -> Result<u64> {
+        contents::remove(&self.cache(wanted), wanted)
+    }
+
+    fn cache(&self, wanted: &Wanted) -> RepoCache {
+        RepoCache::new(&self.settings.cache, &wanted.repo)
+    }
+
+    /// An address must be of the hub that is asked, for nothing is sent elsewhere.
+    fn check_origin(&self, wanted: &Wanted) -> Result<()> {
+        let endpoint = &self.settings.endpoint;
+        match &wanted.origin {
+            Some(given) if given != endpoint && given != settings::PUBLIC_HUB => {
+                Err(Error::input(format!(
+                    "{given} is not the hub that is asked, {endpoint}; set HF_ENDPOINT={given}"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn fetch(&self, wanted: &Wanted, report: Report<'_>) -> Tried<PathBuf> {
+        let transport = Transport::new(&self.settings)?;
+        let listing = listing::list(&transport, &wanted.repo, report)?;
+        let files = choose(&listing, wanted)?;
+        let cache = self.cache(wanted);
+        check_space(&cache, &self.settings.cache, &files)?;
+        for file in &files {
+            let (endpoint, commit) = (&self.settings.endpoint, &listing.commit);
+            let uri = listing::content_address(endpoint, &wanted.repo, commit, &file.path)?;
+            fetch::blob(&transport, &cache, file, &uri, report)?;
+        }
+        let mut first = None;
+        for file in &files {
+            let path = cache.link(&listing.commit, &file.path, &file.id)?;
+            first.get_or_insert(path);
+        }
+        cache.set_main(&listing.commit)?;
+        first.ok_or_else(|| nothing_fits(&[], wanted).into())
+    }
+}
+
+/// The files of the model that is meant, in order.
+fn choose<'a>(listing: &'a Listing, wanted: &Wanted) -> Result<Vec<&'a RemoteFile>> {
+    let models = pick::models(listing.files.iter().map(|file| file.path.as_str()));
+    let model = pick::pick(&models, &wanted.what).ok_or_else(|| nothing_fits(&models, wanted))?;
+    let of_name = |name: &String| listing.files.iter().find(|file| file.path == *name);
+    Ok(model.files.iter().filter_map(of_name).collect())
+}
+
+fn nothing_fits(models: &[pick::Model], wanted: &Wanted) -> Error {
+    let repo = &wanted.repo;
+    let models: Vec<&pick::Model> = models
+        .iter()
+        .filter(|model| pick::is_model(model))
+        .collect();
+    if models.is_empty() {
+        return Error::input(format!(
+            "{repo} has no GGUF models; look for a repository that does, often named ...-GGUF"
+        ));
+    }
+    let name = |model: &&pick::Model| match model.complete {
+        true => model.name().to_string(),
+        false => format!("{} (some of its files are missing)", model.name()),
+    };
+    let mut names: Vec<String> = models.iter().take(MOST_NAMED).map(name).collect();
+    if models.len() > MOST_NAMED {
+        names.push(format!("and {} more", models.len() - MOST_NAMED));
+    }
+    let what = match &wanted.what {
+        What::Best => "it is not clear which model is meant".to_string(),
+        What::Quant(what) | What::File(what) => format!("there is no {what}"),
+    };
+    Error::input(format!("{repo}: {what}; name one of: {}", names.join(", ")))
+}
+
+/// An error when what is missing does not fit on the disk.
+fn check_space(cache: &RepoCache, root: &Path, files: &[&RemoteFile]) -> Result<()> {
+    std::fs::create_dir_all(root)
+        .map_err(|e| Error::io(format!("cannot create {}", root.display()), e))?;
+    let missing = files
+        .iter()
+        .filter(|file| !fetch::is_there(cache, file))
+        .map(|file| {
+            let partial = std::fs::metadata(partial::path_of(&cache.blob(&file.id)));
+            file.size
+                .saturating_sub(partial.map_or(0, |meta| meta.len()))
+        });
+    let needed = missing.fold(0, u64::saturating_add);
+    match cache::free_bytes(root) {
+        Some(free) if free < needed => Err(Error::input(format!(
+            "{}: {} to fetch, {} free; make room, or set HF_HOME to a folder on another disk",
+            root.display(),
+            size_text(needed),
+            size_text(free)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn offline(wanted: &Wanted) -> Error {
+    Error::input(format!(
+        "{wanted} is not in the cache and HF_HUB_OFFLINE is set; unset it, or give a file with -m"
+    ))
+}
+
+/// `12.3 MiB`, for messages.
+fn size_text(bytes: u64) -> String {
+    let mut size = bytes as f64;
+    for unit in ["B", "KiB", "MiB", "GiB"] {
+        if size < 1024.0 {
+            return format!("{size:.1} {unit}");
+        }
+        size /= 1024.0;
+    }
+    format!("{size:.1} TiB")
+}

@@ -1,0 +1,238 @@
+//! A content that is being fetched: `blobs/<id>.partial`.
+//!
+//! Beside it `blobs/<id>.partial.json` notes which file it will be and the server's `ETag`,
+//! so that a later run can ask for the rest of the same bytes.
+
+use super::cache::sync_folder;
+use super::listing::RemoteFile;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Bytes hashed at a time.
+const PIECE: usize = 256 << 10;
+
+/// What is noted beside a partial file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Note {
+    /// Path in the repository.
+    pub file: String,
+    pub etag: Option<String>,
+}
+
+/// An open partial file and the hash of what is in it.
+pub struct Partial {
+    blob: PathBuf,
+    path: PathBuf,
+    file: File,
+    hasher: Sha256,
+    len: u64,
+    note: Note,
+}
+
+impl Partial {
+    /// Opens what an earlier run left, or an empty file. Reads what is there.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn open(blob: &Path, remote: &RemoteFile) -> Result<Partial> {
+        let path = path_of(blob);
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(false);
+        let mut partial = Partial {
+            file: options.open(&path).map_err(|e| unusable(&path, e))?,
+            blob: blob.to_path_buf(),
+            hasher: Sha256::new(),
+            len: 0,
+            note: read_note(&path).unwrap_or_default(),
+            path,
+        };
+        partial.note.file.clone_from(&remote.path);
+        partial.hash_existing()?;
+        if partial.len > remote.size {
+            partial.restart()?;
+        }
+        Ok(partial)
+    }
+
+    fn hash_existing(&mut self) -> Result<()> {
+        let mut piece = vec![0; PIECE];
+        loop {
+            let n = self
+                .file
+                .read(&mut piece)
+                .map_err(|e| unusable(&self.path, e))?;
+            if n == 0 {
+                return Ok(());
+            }
+            self.hasher.update(&piece[..n]);
+            self.len += n as u64;
+        }
+    }
+
+    /// Bytes that are there.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The `ETag` of what they came from, when the server gave one that promises bytes.
+    pub fn etag(&self) -> Option<&str> {
+        self.note.etag.as_deref()
+    }
+
+    /// Throws away what is there.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn restart(&mut self) -> Result<()> {
+        let cut = self
+            .file
+            .set_len(0)
+            .and_then(|()| self.file.seek(SeekFrom::Start(0)));
+        cut.map_err(|e| unusable(&self.path, e))?;
+        self.hasher = Sha256::new();
+        self.len = 0;
+        self.note.etag = None;
+        Ok(())
+    }
+
+    /// Notes what the next bytes come from.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn comes_from(&mut self, etag: Option<String>) -> Result<()> {
+        self.note.etag = etag;
+        let text = serde_json::to_string(&self.note).unwrap_or_default();
+        fs::write(note_path(&self.path), text).map_err(|e| unusable(&self.path, e))
+    }
+
+    /// Adds bytes at the end.
+    ///
+    /// # Errors
+    /// The file system refuses; no space is left, say.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file
+            .write_all(bytes)
+            .map_err(|e| unusable(&self.path, e))?;
+        self.hasher.update(bytes);
+        self.len += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Gives a whole file its final name.
+    ///
+    /// # Errors
+    /// It is not what the hub has (then it is deleted), or the file system refuses.
+    pub fn finish(self, remote: &RemoteFile) -> Result<()> {
+        let hash = hex(&self.hasher.finalize());
+        if self.len != remote.size || (remote.is_sha256 && hash != remote.id) {
+            delete(&self.path);
+            return Err(Error::input(format!(
+                "{}: corrupted on the way: {} bytes with SHA-256 {hash}, expected {} with {}; \
+                 it was deleted, run the same command again",
+                remote.path, self.len, remote.size, remote.id
+            )));
+        }
+        self.file
+            .sync_all()
+            .and_then(|()| fs::rename(&self.path, &self.blob))
+            .map_err(|e| unusable(&self.path, e))?;
+        delete(&self.path);
+        sync_folder(self.blob.parent().unwrap_or(&self.blob));
+        Ok(())
+    }
+
+    /// Deletes it.
+    pub fn discard(self) {
+        delete(&self.path);
+    }
+}
+
+/// `<blob>.partial`.
+pub fn path_of(blob: &Path) -> PathBuf {
+    with_ending(blob, ".partial")
+}
+
+fn note_path(partial: &Path) -> PathBuf {
+    with_ending(partial, ".json")
+}
+
+fn with_ending(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_os_string();
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+/// What is noted beside a partial file.
+pub fn read_note(partial: &Path) -> Option<Note> {
+    let text = fs::read(note_path(partial)).ok()?;
+    serde_json::from_slice(&text).ok()
+}
+
+/// Deletes a partial file and its note, as far as they are there.
+pub fn delete(partial: &Path) {
+    for path in [partial, &note_path(partial)] {
+        // What stays is found and checked, or overwritten, by the next run.
+        let _ = fs::remove_file(path);
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn unusable(path: &Path, error: std::io::Error) -> Error {
+    Error::io(format!("cannot write {}", path.display()), error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Partial, path_of, read_note};
+    use crate::hub::listing::RemoteFile;
+
+    /// SHA-256 of `abc` (FIPS 180-4, example 1).
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    fn remote() -> RemoteFile {
+        RemoteFile {
+            path: "m.gguf".into(),
+            size: 3,
+            id: ABC.into(),
+            is_sha256: true,
+        }
+    }
+
+    #[test]
+    fn what_is_whole_gets_its_name_after_a_pause_too() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let blob = folder.path().join(ABC);
+        let mut partial = Partial::open(&blob, &remote()).expect("open");
+        partial.comes_from(Some("\"e\"".into())).expect("noted");
+        partial.append(b"ab").expect("written");
+        drop(partial);
+        let mut partial = Partial::open(&blob, &remote()).expect("open");
+        assert_eq!((partial.len(), partial.etag()), (2, Some("\"e\"")));
+        partial.append(b"c").expect("written");
+        partial.finish(&remote()).expect("whole");
+        assert_eq!(std::fs::read(&blob).expect("a file"), b"abc");
+        assert!(!path_of(&blob).exists());
+        assert!(read_note(&path_of(&blob)).is_none());
+    }
+
+    #[test]
+    fn what_is_wrong_or_too_long_never_gets_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let blob = folder.path().join(ABC);
+        let mut partial = Partial::open(&blob, &remote()).expect("open");
+        partial.append(b"abd").expect("written");
+        let error = partial.finish(&remote()).expect_err("wrong bytes");
+        assert!(error.to_string().contains("corrupted"), "{error}");
+        assert!(!blob.exists() && !path_of(&blob).exists());
+        std::fs::write(path_of(&blob), "abcd").expect("written");
+        let partial = Partial::open(&blob, &remote()).expect("open");
+        assert_eq!(partial.len(), 0);
+    }
+}

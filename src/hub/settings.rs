@@ -1,0 +1,136 @@
+//! What the environment says: the variables that Hugging Face tools share.
+
+use super::address::Origin;
+use super::transport::Patience;
+use crate::error::{Error, Result};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use ureq::http::Uri;
+
+/// The public hub.
+pub const PUBLIC_HUB: &str = "https://huggingface.co";
+
+/// Bytes a token file may have; tokens have some 40.
+const MOST_TOKEN_BYTES: u64 = 4096;
+
+/// Where from, where to, as whom.
+pub struct Settings {
+    /// Without a `/` at the end.
+    pub endpoint: String,
+    pub origin: Origin,
+    pub token: Option<String>,
+    /// The folder with `models--USER--REPO`.
+    pub cache: PathBuf,
+    /// No requests at all.
+    pub offline: bool,
+    pub patience: Patience,
+}
+
+impl Settings {
+    /// Reads the environment.
+    ///
+    /// # Errors
+    /// A variable has a value that cannot be used, or no place for the cache is known.
+    pub fn from_env() -> Result<Settings> {
+        let home = hugging_face_home();
+        let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| PUBLIC_HUB.to_string());
+        let endpoint = endpoint.trim_end_matches('/').to_string();
+        let origin = origin(&endpoint)?;
+        let cache = match (path("HF_HUB_CACHE"), &home) {
+            (Some(cache), _) => cache,
+            (None, Some(home)) => home.join("hub"),
+            (None, None) => {
+                return Err(Error::input(
+                    "no place for downloaded models: there is no home folder; set HF_HOME",
+                ));
+            }
+        };
+        Ok(Settings {
+            endpoint,
+            origin,
+            token: token(home.as_deref())?,
+            cache: std::path::absolute(&cache)
+                .map_err(|e| Error::io(format!("{}: not a usable path", cache.display()), e))?,
+            offline: flag("HF_HUB_OFFLINE"),
+            patience: patience(),
+        })
+    }
+}
+
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+fn text(name: &str) -> Option<String> {
+    variable(name).map(|value| value.to_string_lossy().into_owned())
+}
+
+fn path(name: &str) -> Option<PathBuf> {
+    variable(name).map(PathBuf::from)
+}
+
+fn flag(name: &str) -> bool {
+    let value = text(name).unwrap_or_default().to_ascii_uppercase();
+    matches!(value.as_str(), "1" | "ON" | "YES" | "TRUE")
+}
+
+/// `HF_HOME`, else `huggingface` in the user's folder for caches.
+fn hugging_face_home() -> Option<PathBuf> {
+    let caches = || {
+        let caches = path("XDG_CACHE_HOME");
+        caches.or_else(|| Some(std::env::home_dir()?.join(".cache")))
+    };
+    path("HF_HOME").or_else(|| Some(caches()?.join("huggingface")))
+}
+
+fn origin(endpoint: &str) -> Result<Origin> {
+    let uri = endpoint
+        .parse::<Uri>()
+        .ok()
+        .filter(|uri| uri.query().is_none());
+    let origin = uri.as_ref().and_then(Origin::of);
+    // The value is not repeated: it might hold a password.
+    origin.ok_or_else(|| {
+        Error::input(format!(
+            "HF_ENDPOINT is not an address such as {PUBLIC_HUB}; correct or unset it"
+        ))
+    })
+}
+
+/// `HF_TOKEN`, else the file that Hugging Face tools write. Never part of a message.
+fn token(home: Option<&Path>) -> Result<Option<String>> {
+    let file = path("HF_TOKEN_PATH").or_else(|| Some(home?.join("token")));
+    let (token, place) = match (text("HF_TOKEN"), file) {
+        (Some(token), _) => (token, "HF_TOKEN".to_string()),
+        (None, Some(file)) => {
+            let size = std::fs::metadata(&file).map(|meta| meta.len());
+            if !size.is_ok_and(|size| size <= MOST_TOKEN_BYTES) {
+                return Ok(None);
+            }
+            let place = file.display().to_string();
+            (std::fs::read_to_string(&file).unwrap_or_default(), place)
+        }
+        (None, None) => return Ok(None),
+    };
+    let token = token.trim();
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Error::input(format!(
+            "{place}: not a token, which has letters, digits and underscores; correct or remove it"
+        )));
+    }
+    Ok((!token.is_empty()).then(|| token.to_string()))
+}
+
+/// The two variables are for tests, which cannot wait that long.
+fn patience() -> Patience {
+    const MOST: u64 = 600_000;
+    let milliseconds = |name: &str, default: u64| {
+        let given = text(name).and_then(|value| value.parse().ok());
+        Duration::from_millis(given.unwrap_or(default).min(MOST))
+    };
+    Patience {
+        first_pause: milliseconds("LLAMA_RS_HUB_PAUSE_MS", 1000),
+        silence: milliseconds("LLAMA_RS_HUB_SILENCE_MS", 30_000),
+    }
+}
