@@ -14,19 +14,6 @@ const PIECE: usize = 256 << 10;
 /// How every GGUF file starts.
 const MAGIC: &[u8] = b"GGUF";
 
-/// Why an attempt ended early.
-pub enum Ended {
-    Failed(Failure),
-    /// What is there is not the file; it must not stay.
-    Useless(Error),
-}
-
-impl<T: Into<Failure>> From<T> for Ended {
-    fn from(failure: T) -> Ended {
-        Ended::Failed(failure.into())
-    }
-}
-
 /// Asks for what is missing and adds what comes; done when all of the file is there.
 pub fn attempt(
     transport: &Transport<'_>,
@@ -34,17 +21,30 @@ pub fn attempt(
     remote: &RemoteFile,
     uri: &Uri,
     report: Report<'_>,
-) -> std::result::Result<(), Ended> {
+) -> Tried<()> {
     let (head, body) = transport.get(uri, &range_headers(partial))?.into_parts();
     let length = body.content_length();
+    let etag = strong_etag(&head.headers);
     let mut answer = Answer {
         reader: body.into_reader(),
         piece: vec![0; PIECE],
         filled: 0,
+        left: remote.size,
     };
     match head.status {
         StatusCode::PARTIAL_CONTENT if partial.len() > 0 => {
-            check_range(&head.headers, partial.len(), remote)?;
+            let other =
+                etag.is_some() && partial.etag().is_some() && etag.as_deref() != partial.etag();
+            if other {
+                partial.restart()?;
+                return Err(Failure::again("the file has changed; starting over"));
+            }
+            if let Err(error) = check_range(&head.headers, partial.len(), remote) {
+                // The next run asks for all of it.
+                partial.restart()?;
+                return Err(error.into());
+            }
+            answer.left -= partial.len();
         }
         // What is there is kept until it is sure that this is the file.
         StatusCode::OK => {
@@ -53,14 +53,16 @@ pub fn attempt(
         }
         _ if partial.len() > 0 => {
             partial.restart()?;
-            return Err(Failure::again("the server has no such range; starting over").into());
+            return Err(Failure::again(
+                "the server has no such range; starting over",
+            ));
         }
         status => {
             let path = &remote.path;
             return Err(Error::input(format!("{path}: unexpected answer {status}")).into());
         }
     }
-    partial.comes_from(strong_etag(&head.headers))?;
+    partial.comes_from(etag)?;
     answer.add_to(partial, remote, report)
 }
 
@@ -80,14 +82,22 @@ struct Answer {
     reader: BodyReader<'static>,
     piece: Vec<u8>,
     filled: usize,
+    /// Bytes of the file that are still to come; what follows them is never read.
+    left: u64,
 }
 
 impl Answer {
     /// Adds a piece to what is filled; false at the end.
     fn read(&mut self) -> Tried<bool> {
-        let read = self.reader.read(&mut self.piece[self.filled..]);
+        let room = self.piece.len() - self.filled;
+        let room = usize::try_from(self.left).map_or(room, |left| room.min(left));
+        if room == 0 {
+            return Ok(false);
+        }
+        let read = self.reader.read(&mut self.piece[self.filled..][..room]);
         let n = read.map_err(|e| Failure::again(format!("the connection broke: {e}")))?;
         self.filled += n;
+        self.left -= n as u64;
         Ok(n > 0)
     }
 
@@ -102,11 +112,8 @@ impl Answer {
         partial: &mut Partial,
         remote: &RemoteFile,
         report: Report<'_>,
-    ) -> std::result::Result<(), Ended> {
+    ) -> Tried<()> {
         loop {
-            if self.filled as u64 > remote.size - partial.len() {
-                return Err(Ended::Useless(lie(remote, "sends more")));
-            }
             partial.append(&self.piece[..self.filled])?;
             report(Event::Bytes {
                 file: &remote.path,
@@ -120,7 +127,7 @@ impl Answer {
         }
         match partial.len() == remote.size {
             true => Ok(()),
-            false => Err(Failure::again("the connection ended early").into()),
+            false => Err(Failure::again("the connection ended early")),
         }
     }
 }

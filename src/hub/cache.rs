@@ -60,9 +60,11 @@ impl RepoCache {
     /// The folders of all commits: the newest known first, the others by age.
     pub fn snapshots(&self) -> Vec<PathBuf> {
         let main = fs::read_to_string(self.refs().join("main")).unwrap_or_default();
-        let entries = fs::read_dir(self.dir.join("snapshots"));
-        let entries = entries.into_iter().flatten().flatten();
+        let dir = self.dir.join("snapshots");
+        let entries = is_own_folder(&dir).then(|| fs::read_dir(&dir));
+        let entries = entries.into_iter().flatten().flatten().flatten();
         let mut all: Vec<(bool, SystemTime, PathBuf)> = entries
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .map(|entry| {
                 let modified = entry.metadata().and_then(|meta| meta.modified());
                 let is_main = entry.file_name().to_str() == Some(main.trim());
@@ -110,7 +112,11 @@ impl RepoCache {
             // Another process made it in the same moment.
             Err(_) if link.is_file() => Ok(link),
             Err(e) => Err(Error::io(format!("cannot create {}", link.display()), e)),
-            Ok(()) => Ok(link),
+            Ok(()) if link.is_file() => Ok(link),
+            Ok(()) => Err(Error::input(format!(
+                "{}: its content is gone; was it removed meanwhile? run the same command again",
+                link.display()
+            ))),
         }
     }
 
@@ -175,10 +181,17 @@ fn duplicate(from: &Path, to: &Path) -> io::Result<()> {
     copied
 }
 
+/// False for what is linked into the cache: it is somebody else's.
+fn is_own_folder(dir: &Path) -> bool {
+    fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir())
+}
+
 /// Paths, with `/`, of the files below a folder; links count when their target is there.
 pub fn files_below(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    walk(dir, "", 0, &mut found);
+    if is_own_folder(dir) {
+        walk(dir, "", 0, &mut found);
+    }
     found.sort();
     found
 }

@@ -56,7 +56,10 @@ fn kept(repo: &str, file: &str, paths: &[PathBuf]) -> Kept {
         file: file.to_string(),
         path: Some(paths[0].clone()),
         files: paths.len(),
-        bytes: paths.iter().map(|path| size(path)).sum(),
+        bytes: paths
+            .iter()
+            .map(|path| size(path))
+            .fold(0, u64::saturating_add),
         modified: modified.unwrap_or(SystemTime::UNIX_EPOCH),
     }
 }
@@ -99,7 +102,10 @@ pub fn remove(cache: &RepoCache, wanted: &Wanted) -> Result<u64> {
     }
     let mut partials = partials(cache);
     partials.retain(|(_, file)| pick::is_meant(file, &wanted.what));
-    if names.is_empty() && partials.is_empty() {
+    let all = wanted.what == What::Best;
+    // A model of which only some files came has contents without names.
+    let nameless = all && !unreferenced(cache).is_empty();
+    if names.is_empty() && partials.is_empty() && !nameless {
         return Err(Error::input(format!(
             "{wanted} is not in the cache; `llama-rs list` shows what is"
         )));
@@ -121,10 +127,10 @@ pub fn remove(cache: &RepoCache, wanted: &Wanted) -> Result<u64> {
         }
         delete(name)?;
     }
-    let all = wanted.what == What::Best;
     for blob in unreferenced(cache) {
         let copied = sizes.contains(&size(&blob));
-        if all || copied || contents.contains(&blob) {
+        let meant = fs::canonicalize(&blob).is_ok_and(|content| contents.contains(&content));
+        if all || copied || meant {
             freed += size(&blob);
             delete(&blob)?;
         }
@@ -155,8 +161,8 @@ fn lock_all(cache: &RepoCache, partials: &[(PathBuf, String)]) -> Result<Vec<Fil
     Ok(locks)
 }
 
-/// Contents, by their full paths, that no name in any commit refers to. What is being
-/// fetched, by us or others, is none.
+/// Contents that no name in any commit refers to. What is being fetched, by us or others,
+/// is none, and neither is what somebody linked into the cache.
 fn unreferenced(cache: &RepoCache) -> Vec<PathBuf> {
     let snapshots = cache.snapshots().into_iter();
     let names = snapshots.flat_map(|snapshot| {
@@ -166,9 +172,10 @@ fn unreferenced(cache: &RepoCache) -> Vec<PathBuf> {
     let used: HashSet<PathBuf> = names.flat_map(fs::canonicalize).collect();
     let blobs = files_below(&cache.blobs()).into_iter();
     blobs
-        .filter(|name| !name.contains('.'))
-        .flat_map(|name| fs::canonicalize(cache.blobs().join(name)))
-        .filter(|blob| !used.contains(blob))
+        .filter(|name| !name.contains(['.', '/']))
+        .map(|name| cache.blobs().join(name))
+        .filter(|blob| fs::symlink_metadata(blob).is_ok_and(|meta| meta.is_file()))
+        .filter(|blob| fs::canonicalize(blob).is_ok_and(|content| !used.contains(&content)))
         .collect()
 }
 

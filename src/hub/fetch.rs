@@ -1,6 +1,6 @@
 //! One file from the hub into the cache: locked, resumed, retried, verified.
 
-use super::attempt::{Ended, attempt};
+use super::attempt::attempt;
 use super::cache::RepoCache;
 use super::listing::RemoteFile;
 use super::partial::Partial;
@@ -36,14 +36,7 @@ pub fn blob(
     let mut partial = Partial::open(&blob, remote)?;
     report(Event::Info(announcement(remote, partial.len())));
     let started = Instant::now();
-    match complete(transport, &mut partial, remote, uri, report) {
-        Ok(()) => {}
-        Err(Ended::Useless(error)) => {
-            partial.discard();
-            return Err(error.into());
-        }
-        Err(Ended::Failed(failure)) => return Err(failure),
-    }
+    complete(transport, &mut partial, remote, uri, report)?;
     partial.finish(remote)?;
     let seconds = started.elapsed().as_secs_f64();
     let size = size_text(remote.size);
@@ -103,15 +96,14 @@ fn complete(
     remote: &RemoteFile,
     uri: &Uri,
     report: Report<'_>,
-) -> std::result::Result<(), Ended> {
+) -> Tried<()> {
     let warn = |text: String| report(Event::Warning(text));
     let mut pauses = transport.pauses();
     let mut counted_from = partial.len();
     while partial.len() < remote.size {
         let failure = match attempt(transport, partial, remote, uri, report) {
             Ok(()) => continue,
-            Err(Ended::Failed(failure)) => failure,
-            useless => return useless,
+            Err(failure) => failure,
         };
         let (cause, asked): (String, Option<Duration>) = match failure {
             // The list of files was there a moment ago.

@@ -112,6 +112,9 @@ fn remote_file(page: &Uri, entry: Entry) -> Result<Option<RemoteFile>> {
         Some(lfs) => (lfs.oid, lfs.size, true, 64),
         None => (entry.oid, entry.size, false, 40),
     };
+    if size == 0 {
+        return Ok(None);
+    }
     // The hash becomes a file's name.
     if oid.len() != digits || !is_hex(&oid) {
         return Err(nonsense(page, "a file without its hash"));
@@ -143,6 +146,7 @@ fn json<T: DeserializeOwned>(uri: &Uri, body: &[u8]) -> Result<T> {
         if start.starts_with(b"<") {
             return nonsense(uri, "a web page instead of JSON");
         }
+        let error = super::name::shown(&error.to_string());
         nonsense(uri, &format!("unusable JSON ({error})"))
     })
 }

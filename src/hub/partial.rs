@@ -144,11 +144,6 @@ impl Partial {
         sync_folder(self.blob.parent().unwrap_or(&self.blob));
         Ok(())
     }
-
-    /// Deletes it.
-    pub fn discard(self) {
-        delete(&self.path);
-    }
 }
 
 /// `<blob>.partial`.
@@ -169,7 +164,12 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 /// What is noted beside a partial file.
 pub fn read_note(partial: &Path) -> Option<Note> {
     let text = fs::read(note_path(partial)).ok()?;
-    serde_json::from_slice(&text).ok()
+    let mut note: Note = serde_json::from_slice(&text).ok()?;
+    // It becomes a header.
+    note.etag = note
+        .etag
+        .filter(|etag| etag.bytes().all(|b| matches!(b, 0x20..0x7f)));
+    Some(note)
 }
 
 /// Deletes a partial file and its note, as far as they are there.

@@ -139,9 +139,19 @@ impl Transport<'_> {
         uri: &Uri,
         headers: &[(header::HeaderName, String)],
     ) -> Tried<Response<Body>> {
+        self.get_within(uri, headers, None)
+    }
+
+    /// As [`Transport::get`], with a limit on the time that the whole body takes.
+    fn get_within(
+        &self,
+        uri: &Uri,
+        headers: &[(header::HeaderName, String)],
+        most: Option<Duration>,
+    ) -> Tried<Response<Body>> {
         let mut uri = uri.clone();
         for _ in 0..=MOST_REDIRECTS {
-            let answer = self.send(&uri, headers)?;
+            let answer = self.send(&uri, headers, most)?;
             let status = answer.status();
             if !status.is_redirection() {
                 return match status {
@@ -164,8 +174,14 @@ impl Transport<'_> {
         Origin::of(uri).as_ref() == Some(&self.settings.origin)
     }
 
-    fn send(&self, uri: &Uri, headers: &[(header::HeaderName, String)]) -> Tried<Response<Body>> {
-        let mut request = self.agent.get(uri.clone());
+    fn send(
+        &self,
+        uri: &Uri,
+        headers: &[(header::HeaderName, String)],
+        most: Option<Duration>,
+    ) -> Tried<Response<Body>> {
+        let request = self.agent.get(uri.clone()).config();
+        let mut request = request.timeout_recv_body(most).build();
         for (name, value) in headers {
             request = request.header(name, value);
         }
@@ -228,8 +244,9 @@ impl Transport<'_> {
     }
 
     fn json_once(&self, uri: &Uri) -> Tried<(Vec<u8>, HeaderMap)> {
-        let (head, body) = self.get(uri, &[])?.into_parts();
-        let deadline = Instant::now() + self.settings.patience.silence * JSON_SILENCES;
+        let most = self.settings.patience.silence * JSON_SILENCES;
+        let (head, body) = self.get_within(uri, &[], Some(most))?.into_parts();
+        let deadline = Instant::now() + most;
         let mut reader = body.into_reader();
         let mut bytes = Vec::new();
         let mut piece = [0; 16 << 10];
@@ -308,6 +325,10 @@ fn unanswered(uri: &Uri, error: ureq::Error) -> Failure {
         ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => unreachable("no answer"),
         ureq::Error::ConnectionFailed => unreachable("no connection"),
         ureq::Error::Io(e) if is_unreachable(e.kind()) => unreachable(&e.to_string()),
+        // How the resolver of the C library fails; it has no kind of its own.
+        ureq::Error::Io(e) if e.to_string().contains("lookup address") => {
+            unreachable("no host of that name was found")
+        }
         // What the TLS layer does not accept.
         ureq::Error::Io(e) if e.kind() == ErrorKind::InvalidData => {
             not_trusted(uri, &e.to_string())

@@ -197,3 +197,33 @@ fn a_partial_file_is_listed_and_removed_unless_somebody_fetches_it() {
     home.good(&server, &format!("rm {REPO}:Q4_K_M"));
     assert!(!home.repo().exists());
 }
+
+#[cfg(unix)]
+#[test]
+fn what_is_linked_into_the_cache_is_left_alone() {
+    use std::os::unix::fs::symlink;
+    let (server, _) = served();
+    let home = Home::new();
+    home.good(&server, &format!("pull {REPO}"));
+    let outside = tempfile::tempdir().expect("a folder");
+    let precious = outside.path().join("other.gguf");
+    std::fs::write(&precious, "GGUF").expect("a file");
+    symlink(&precious, home.repo().join("blobs/feed")).expect("a link");
+    symlink(outside.path(), home.repo().join("snapshots/cafe")).expect("a link");
+    home.good(&server, &format!("rm {REPO}"));
+    assert!(precious.exists());
+    assert!(list(&home, &server).is_empty());
+}
+
+#[test]
+fn contents_without_a_name_go_with_their_repository() {
+    let (server, _) = served();
+    let home = Home::new();
+    let blobs = home.repo().join("blobs");
+    std::fs::create_dir_all(&blobs).expect("a folder");
+    // The first of several files; the process was killed during the next.
+    std::fs::write(blobs.join(sha256(b"a shard")), "a shard").expect("a file");
+    home.bad(&server, &format!("rm {REPO}:Q8_0"), &["not in the cache"]);
+    home.good(&server, &format!("rm {REPO}"));
+    assert!(home.blobs().is_empty());
+}

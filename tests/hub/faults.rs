@@ -100,14 +100,19 @@ fn corrupted_bytes_are_refused_and_named_and_do_not_stay() {
 
 #[test]
 fn a_size_that_lies_is_refused() {
-    for (longer, endless) in [(5, false), (0, true)] {
-        let (server, _) = served();
-        let home = Home::new();
-        server.faults().longer = longer;
-        server.faults().endless = endless;
-        home.bad(&server, &pull(), &[FILE, "the hub lists"]);
-        assert!(home.blobs().iter().all(|name| name.contains(".partial")));
-    }
+    let (server, _) = served();
+    let home = Home::new();
+    server.faults().longer = 5;
+    home.bad(&server, &pull(), &[FILE, "the hub lists"]);
+    assert!(home.blobs().iter().all(|name| name.contains(".partial")));
+}
+
+#[test]
+fn what_comes_after_the_file_is_not_read() {
+    let (server, _) = served();
+    let home = Home::new();
+    server.faults().endless = true;
+    home.good(&server, &pull());
 }
 
 #[test]
