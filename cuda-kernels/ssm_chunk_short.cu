@@ -297,7 +297,7 @@ SSM_CHUNK_SHORT(128x80, 128, 80)
 SSM_CHUNK_SHORT(256, 256, 32)
 
 #define SSM_CHUNK_PASS(N)                                                                               \
-    extern "C" __global__ void __launch_bounds__(PASS_WARPS* WARP, 3)                                      \
+    extern "C" __global__ void __launch_bounds__(PASS_WARPS* WARP, 3)                                   \
         ssm_chunk_pass_##N(View state, View x, View ids, View rows, const float* steps, half* states,   \
                            float* undo, int columns) {                                                  \
         chunk_pass<N>(state, x, ids, rows, steps, states, undo, columns);                               \

@@ -104,8 +104,9 @@ fn token(home: Option<&Path>) -> Result<Option<String>> {
     let (token, place) = match (text("HF_TOKEN"), file) {
         (Some(token), _) => (token, "HF_TOKEN".to_string()),
         (None, Some(file)) => {
-            let size = std::fs::metadata(&file).map(|meta| meta.len());
-            if !size.is_ok_and(|size| size <= MOST_TOKEN_BYTES) {
+            let meta = std::fs::metadata(&file);
+            // A pipe or a device has no end.
+            if !meta.is_ok_and(|meta| meta.is_file() && meta.len() <= MOST_TOKEN_BYTES) {
                 return Ok(None);
             }
             let place = file.display().to_string();

@@ -8,7 +8,8 @@ use crate::graph::{GatedDelta, Op, SsmConv, SsmScan};
 use crate::quant::DType;
 
 pub const CONV_FORM: &str = "channels=,n_tokens=,d_conv=4,n_seqs=1; n_tokens of each sequence";
-pub const SCAN_FORM: &str = "d_state=,head_dim=,n_head=,n_group=1,n_tokens=1,n_seqs=1; n_tokens of each sequence; head_dim=1 is Mamba-1";
+pub const SCAN_FORM: &str = "d_state=,head_dim=,n_head=,n_group=1,n_tokens=1,n_seqs=1; \
+                             n_tokens of each sequence; head_dim=1 is Mamba-1";
 pub const DELTA_FORM: &str =
     "d_k=,d_v=,n_k_head=,n_v_head=,n_tokens=1,n_seqs=1; n_tokens of each sequence";
 
