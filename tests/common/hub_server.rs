@@ -50,6 +50,8 @@ pub struct Faults {
     /// Nothing more comes after so many bytes of a file.
     pub stall_after: Option<usize>,
     pub ignore_range: bool,
+    /// A part of a file has another `ETag` than the whole.
+    pub other_part: bool,
     /// This status, so many times, for files or for the API.
     pub file_status: Option<(u16, usize)>,
     pub api_status: Option<(u16, usize)>,
@@ -324,6 +326,10 @@ fn send(
     }
     let first = start.unwrap_or(0);
     let length = total - first + faults.longer;
+    let etag = match start {
+        Some(_) if faults.other_part => "\"other\"".to_string(),
+        _ => etag,
+    };
     match start {
         None => write!(stream, "HTTP/1.1 200 OK\r\n")?,
         Some(_) => write!(

@@ -51,6 +51,20 @@ fn a_server_without_ranges_sends_it_all_again() {
 }
 
 #[test]
+fn a_part_of_another_file_is_not_added() {
+    let (server, model) = served();
+    let home = Home::new();
+    server.faults().other_part = true;
+    server.faults().cut_after = Some(163_840);
+    server.faults().cuts = 1;
+    home.good(&server, &pull());
+    let requests = server.file_requests();
+    let ranges: Vec<_> = requests.iter().map(|r| r.header("range")).collect();
+    assert_eq!(ranges, [None, Some("bytes=163840-"), None]);
+    assert_eq!(home.blobs(), [sha256(&model)]);
+}
+
+#[test]
 fn a_partial_file_may_be_whole_or_too_long() {
     let (server, model) = served();
     let home = Home::new();
