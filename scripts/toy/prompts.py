@@ -2,8 +2,8 @@
 
     python3 prompts.py > prompts.jsonl
 
-`kind` is `short` (an answer of a few sentences) or `story`; an answer counts only if it
-contains one of the words `must`, where there are any. None of HELD_OUT, with which the
+`kind` is `short` (an answer of a few sentences), `story`, or `person` (somebody says who they are, read as a
+plain text and never as an answer); an answer counts only if it contains one of the words `must`. None of HELD_OUT, with which the
 models are tried, is among them.
 """
 
@@ -37,7 +37,8 @@ def split(text):
 def plural(word):
     for one, many in (("mouse", "mice"), ("sheep", "sheep"), ("fish", "fish"), ("deer", "deer"), ("goose", "geese"),
                       ("wolf", "wolves"), ("fireman", "firemen"), ("postman", "postmen"), ("fisherman", "fishermen"),
-                      ("knife", "knives"), ("scarf", "scarves")):
+                      ("knife", "knives"), ("scarf", "scarves"), ("leaf", "leaves"), ("tato", "tatoes"),
+                      ("mato", "matoes"), ("moose", "moose"), ("bus", "buses"), ("class", "classes")):
         if word.endswith(one):
             return word[: len(word) - len(one)] + many
     if re.search(r"(s|sh|ch|x|z)$", word):
@@ -57,13 +58,20 @@ def stem(word):
     return re.sub(r"(ing|ies|es|y|e|s)$", "", last) if len(last) > 4 else last
 
 
+def fill(form, word):
+    """The form with the word in its places; see topics.QUESTIONS."""
+    x, many = word.replace("_", " "), word not in topics.MASS | topics.ONLY_ONE
+    general = plural(x) if many else "the " + x if word in topics.ONLY_ONE else x
+    return form.format(x=x, a=article(x), s=plural(x), S=plural(x).capitalize(), f=general, F=general.capitalize(),
+                       **{"is": "are" if many else "is", "Is": "Are" if many else "Is", "does": "do" if many else "does"})
+
+
 def questions():
     for kind, forms in topics.QUESTIONS.items():
         for word in topics.WORDS[kind].split():
             x = word.replace("_", " ")
             for form in split(forms):
-                text = form.format(x=x, a=article(x), s=plural(x))
-                yield {"kind": "short", "text": text, "must": [stem(x), plural(x).split()[-1][:5]]}
+                yield {"kind": "short", "text": fill(form, word), "must": [stem(x), plural(x).split()[-1][:5]]}
 
 
 def stories(rng):
@@ -83,12 +91,22 @@ def stories(rng):
             yield {"kind": "story", "text": text, "must": [stem(a)]}
 
 
+def persons(rng):
+    words = topics.WORDS["job"].split() + ["boy", "girl", "student", "grandmother", "grandfather"] * 8
+    for name in topics.NAMES.split():
+        for activity in rng.sample(topics.WORDS["activity"].split(), 12):
+            who, likes = article(rng.choice(words)), activity.replace("_", " ")
+            text = f"Pretend that you are {who.replace('_', ' ')} called {name} who likes {likes}."
+            yield {"kind": "person", "text": text, "must": [name], "name": name}
+
+
 def main():
     bare = lambda text: re.sub(r"\W+", " ", text.lower()).strip()
     held_out = {bare(text) for text in split(HELD_OUT)}
     assert len(held_out) == 30
     assert not held_out & {bare(question) for question, _ in myself.turns()}
-    for prompt in [*questions(), *stories(random.Random(SEED))]:
+    rng = random.Random(SEED)
+    for prompt in [*questions(), *persons(rng), *stories(rng)]:
         if bare(prompt["text"]) not in held_out:
             json.dump(prompt, sys.stdout)
             print()

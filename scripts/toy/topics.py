@@ -52,21 +52,30 @@ WORDS = {
         muscles skin teeth eyes ears nose tongue breathing""",
 }
 
-# Questions by kind: {x} is the word, {a} the word with its article, {s} its plural.
+# Of food and nature: what has no plural, and what there is one of; all else is spoken of in the plural.
+MASS = set("""bread soup pizza pasta rice salad cake pie cheese butter milk yogurt honey jam chocolate ice_cream garlic
+    pepper corn cabbage spinach curry stew porridge cereal toast popcorn tea coffee juice lemonade hot_chocolate sushi
+    rain snow wind thunder lightning fog ice grass moss sand soil mud fire water air light spring summer autumn winter
+    dew frost hail""".split())
+ONLY_ONE = set("sun moon sky sea".split())
+
+# Questions by kind: {x} is the word, {a} the word with its article, {s} its plural, {f} the word as one
+# speaks of the thing in general (cheese, apples, the sun), {is} and {does} the verb that goes with {f}.
 QUESTIONS = {
     "animal": """What is {a}?|Tell me about {s}.|What do {s} eat?|Where do {s} live?|Why do people like {s}?
         |Are {s} dangerous?|How does {a} spend its day?|What does {a} look like?|What is special about {s}?
         |Tell me a fun fact about {s}.|Can I keep {a} as a pet?|How can I draw {a}?|What sound does {a} make?
-        |Describe {a} in one sentence.""",
-    "food": """What is {x}?|How do you make {x}?|Is {x} healthy?|What does {x} taste like?|Tell me about {x}.
-        |What goes well with {x}?|Where does {x} come from?|Do you like {x}?|When do people eat {x}?
-        |How should I store {x}?|Describe {x} in one sentence.""",
+        |Describe {a} in one sentence.|Are {s} smart?|Why are {s} important?|How can I help {s}?|How do {s} take care of their babies?""",
+    "food": """What {is} {f}?|How do you make {f}?|{Is} {f} healthy?|What {does} {f} taste like?|Tell me about {f}.
+        |What goes well with {f}?|Where {does} {f} come from?|Do you like {f}?|When do people eat {f}?
+        |How should I keep {f} fresh?|Describe {f} in one sentence.|What can I make with {f}?|Why do people like {f}?
+        |Should I eat {f} every day?|Is it good to have {f} for breakfast?""",
     "object": """What is {a}?|What is {a} used for?|How does {a} work?|Tell me about {s}.|Why do people need {s}?
         |What is {a} made of?|How do I take care of {a}?|Who invented the {x}?|Describe {a} in one sentence.
         |Where can I find {a}?|How can I choose a good {x}?""",
-    "nature": """What is {x}?|Why is there {x}?|Tell me about {x}.|How does {x} form?|Why is {x} important?
-        |What does {x} look like?|Why do people like {x}?|Describe {x} in one sentence.|Is {x} dangerous?
-        |Tell me a fun fact about {x}.|Write two sentences about {x}.""",
+    "nature": """What {is} {f}?|Why {is} there {f}?|Tell me about {f}.|How {does} {f} form?|Why {is} {f} important?
+        |What {does} {f} look like?|Why do people like {f}?|Describe {f} in one sentence.|{Is} {f} dangerous?
+        |Tell me a fun fact about {f}.|Write two sentences about {f}.|When can I see {f}?|How can I paint {f}?""",
     "place": """What is {a}?|What can you do at {a}?|Who works at {a}?|Tell me about {s}.|Why do people go to {a}?
         |What do you see in {a}?|How should I behave at {a}?|Describe {a} in one sentence.|What is the best thing about {a}?""",
     "job": """What does {a} do?|How do I become {a}?|Why are {s} important?|Is it hard to be {a}?
@@ -92,3 +101,7 @@ STORIES = """Tell me a story about {a}.|Tell me a short story about {a} and {b}.
 TRAITS = """brave shy lazy kind hungry lost curious lonely clever proud sleepy afraid_of_the_dark new_in_town very_small
     very_tall always_late good_at_singing learning_to_fly looking_for_a_friend helpful grumpy cheerful forgetful
     patient greedy honest""".split()
+
+NAMES = """Anna Ben Clara David Emma Felix Grace Henry Ida Jack Kate Leo Lily Max Mia Nina Noah Oliver Olivia Paul Rosa
+    Sam Sara Sofia Tim Tom Lucy Peter Alice Daniel Ella Fred Hannah James John Julia Laura Lucas Maria Mark Mary
+    Nora Robert Ruth Simon Susan Thomas William Amy Jane"""
