@@ -136,27 +136,6 @@ fn a_file_of_ids_says_what_it_can_serve() {
 }
 
 #[test]
-fn without_a_model_the_error_says_how_to_get_one() {
-    let sandbox = Sandbox::new();
-    sandbox.bad(
-        "simple a",
-        1,
-        &["-m", "LLAMA_RS_MODEL", "scripts/get-model.sh smollm2"],
-    );
-    let models = sandbox.path().join("models");
-    std::fs::create_dir(&models).expect("a folder");
-    tiny::model().write(&models, "SmolLM2-tiny.gguf");
-    assert_eq!(sandbox.good("simple -n 2 x"), "xyz\n");
-    let ran = sandbox
-        .command()
-        .env("LLAMA_RS_MODEL", "base.gguf")
-        .args(["chat"])
-        .output()
-        .expect("the program starts");
-    assert!(String::from_utf8_lossy(&ran.stderr).contains("base.gguf"));
-}
-
-#[test]
 fn simple_prints_prompt_continuation_and_one_newline() {
     let sandbox = Sandbox::new();
     let ran = sandbox.run("simple -m model.gguf -n 3 u v");

@@ -249,8 +249,8 @@ pub struct RenderArgs {
 /// `inspect`.
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// The file to look into
-    #[arg(required_unless_present = "hf_repo", conflicts_with = "hf_repo")]
+    /// The file to look into; else LLAMA_RS_MODEL, else the toy model in the program
+    #[arg(conflicts_with = "hf_repo")]
     pub file: Option<PathBuf>,
     #[command(flatten)]
     pub hub: HubArgs,

@@ -13,7 +13,7 @@ const SHOWN: usize = 8;
 
 /// Runs the command.
 pub fn run(args: InspectArgs) -> anyhow::Result<()> {
-    let gguf = Gguf::open(&model_path::find(args.file.as_deref(), &args.hub)?, true)?;
+    let gguf = model_path::open(args.file.as_deref(), &args.hub, true)?;
     let mut metadata = Map::new();
     for (key, value) in gguf.meta.iter() {
         metadata.insert(key.to_string(), shown(&gguf.meta, key, value)?);

@@ -11,10 +11,9 @@ use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::sync::Arc;
 
-/// Opens the chosen file and applies `--override-kv`.
+/// Opens the chosen model and applies `--override-kv`.
 pub fn open(args: &ModelArgs) -> Result<Gguf> {
-    let path = model_path::find(args.model.as_deref(), &args.hub)?;
-    let mut gguf = Gguf::open(&path, !args.no_mmap)?;
+    let mut gguf = model_path::open(args.model.as_deref(), &args.hub, !args.no_mmap)?;
     for (key, value) in &args.override_kv {
         gguf.meta.set(key, value.clone());
     }

@@ -5,6 +5,7 @@
 pub mod args;
 pub mod argv;
 mod bench;
+mod builtin;
 mod chat;
 mod chat_input;
 mod device_choice;

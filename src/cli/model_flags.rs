@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// The GGUF file; else LLAMA_RS_MODEL, else models/SmolLM2*.gguf
+    /// The GGUF file; else LLAMA_RS_MODEL, else the toy model in the program
     #[arg(short = 'm', long, value_name = "FILE", conflicts_with = "hf_repo")]
     pub model: Option<PathBuf>,
     #[command(flatten)]

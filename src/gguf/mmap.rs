@@ -1,4 +1,5 @@
-//! The bytes of a model file: memory-mapped, or read into memory (`--no-mmap`).
+//! The bytes of a model file: memory-mapped, read into memory (`--no-mmap`), or part of
+//! the program.
 //!
 //! A map is a promise: the caller must not let another process shorten the
 //! file while it is mapped. Model files are written once and then only read,
@@ -10,7 +11,7 @@ use std::io::{ErrorKind, Read};
 use std::ops::Deref;
 use std::path::Path;
 
-/// Alignment of the first byte, in memory as well as mapped.
+/// Alignment of the first byte wherever the file lies.
 const ALIGN_BYTES: usize = 64;
 
 /// Read-only bytes of a whole file, aligned to at least 64 bytes.
@@ -23,6 +24,7 @@ enum Storage {
         bytes: Vec<u8>,
         offset: usize,
     },
+    Static(&'static [u8]),
 }
 
 impl FileBytes {
@@ -51,6 +53,18 @@ impl FileBytes {
             return Ok(FileBytes(Storage::Map(map)));
         }
         FileBytes::read(path, &mut file, meta.len())
+    }
+
+    /// A file that is part of the program.
+    ///
+    /// # Panics
+    /// Bytes that are not aligned to 64.
+    pub fn from_static(bytes: &'static [u8]) -> FileBytes {
+        assert!(
+            (bytes.as_ptr() as usize).is_multiple_of(ALIGN_BYTES),
+            "embedded bytes are aligned"
+        );
+        FileBytes(Storage::Static(bytes))
     }
 
     /// Reads `len_bytes` bytes into memory; `path` is their name in messages.
@@ -94,13 +108,14 @@ impl Deref for FileBytes {
         match &self.0 {
             Storage::Map(map) => map,
             Storage::Memory { bytes, offset } => &bytes[*offset..],
+            Storage::Static(bytes) => bytes,
         }
     }
 }
 
 fn unreadable(path: &Path, error: std::io::Error) -> Error {
     let remedy = match error.kind() {
-        ErrorKind::NotFound => "check the path, or fetch a model with scripts/get-model.sh",
+        ErrorKind::NotFound => "check the path, or fetch a model with `llama-rs pull USER/REPO`",
         ErrorKind::PermissionDenied => "check the file's permissions",
         _ => "check the disk, or copy the file elsewhere",
     };
