@@ -11,6 +11,7 @@ import json
 import random
 import re
 import sys
+from functools import cache
 
 import myself
 import topics
@@ -58,12 +59,30 @@ def stem(word):
     return re.sub(r"(ing|ies|es|y|e|s)$", "", last) if len(last) > 4 else last
 
 
-def fill(form, word):
-    """The form with the word in its places; see topics.QUESTIONS."""
+def bare(text):
+    return re.sub(r"\W+", " ", text.lower()).strip()
+
+
+@cache
+def held_out():
+    """HELD_OUT without capitals and marks."""
+    found = {bare(text) for text in split(HELD_OUT)}
+    assert len(found) == 30
+    return found
+
+
+def places(word, suffix=""):
+    """What the places of a form become; see topics.QUESTIONS. In a sentence's first word a capital stands for it."""
     x, many = word.replace("_", " "), word not in topics.MASS | topics.ONLY_ONE
     general = plural(x) if many else "the " + x if word in topics.ONLY_ONE else x
-    return form.format(x=x, a=article(x), s=plural(x), S=plural(x).capitalize(), f=general, F=general.capitalize(),
-                       **{"is": "are" if many else "is", "Is": "Are" if many else "Is", "does": "do" if many else "does"})
+    found = {"x": x, "a": article(x), "s": plural(x), "f": general,
+             "is": "are" if many else "is", "does": "do" if many else "does"}
+    found |= {name.capitalize(): value[0].upper() + value[1:] for name, value in found.items()}
+    return {name + suffix: value for name, value in found.items()}
+
+
+def fill(form, word="it", word2="it", **others):
+    return form.format(**places(word), **places(word2, "2"), **others)
 
 
 def questions():
@@ -74,21 +93,30 @@ def questions():
                 yield {"kind": "short", "text": fill(form, word), "must": [stem(x), plural(x).split()[-1][:5]]}
 
 
-def stories(rng):
+def story(rng):
+    """A form of topics.STORIES and its words; a and b may be the same."""
     words = lambda kind: [w.replace("_", " ") for w in topics.WORDS[kind].split()]
     heroes = words("animal") * 2 + words("job") + ["boy", "girl", "grandmother", "little girl", "little boy",
                                                    "family", "robot", "dragon", "fairy", "snowman", "teddy bear"] * 4
     things = words("object") + words("food")[:40] + words("nature")[:40]
-    forms = split(topics.STORIES)
+    a = rng.choice(heroes)
+    b = rng.choice(heroes if rng.random() < 0.5 else things)
+    return rng.choice(split(topics.STORIES)), {
+        "a": article(a),
+        "b": article(b),
+        "place": article(rng.choice(words("place"))),
+        "trait": rng.choice(topics.TRAITS).replace("_", " "),
+    }
+
+
+def stories(rng):
     seen = set()
     while len(seen) < N_STORIES:
-        a = rng.choice(heroes)
-        b = rng.choice(heroes if rng.random() < 0.5 else things)
-        text = rng.choice(forms).format(a=article(a), b=article(b), place=article(rng.choice(words("place"))),
-                                        trait=rng.choice(topics.TRAITS).replace("_", " "))
-        if a != b and text not in seen:
+        form, words = story(rng)
+        text = form.format(**words)
+        if words["a"] != words["b"] and text not in seen:
             seen.add(text)
-            yield {"kind": "story", "text": text, "must": [stem(a)]}
+            yield {"kind": "story", "text": text, "must": [stem(words["a"])]}
 
 
 def persons(rng):
@@ -101,13 +129,10 @@ def persons(rng):
 
 
 def main():
-    bare = lambda text: re.sub(r"\W+", " ", text.lower()).strip()
-    held_out = {bare(text) for text in split(HELD_OUT)}
-    assert len(held_out) == 30
-    assert not held_out & {bare(question) for question, _ in myself.turns()}
+    assert not held_out() & {bare(question) for question, _ in myself.turns()}
     rng = random.Random(SEED)
     for prompt in [*questions(), *persons(rng), *stories(rng)]:
-        if bare(prompt["text"]) not in held_out:
+        if bare(prompt["text"]) not in held_out():
             json.dump(prompt, sys.stdout)
             print()
 

@@ -105,3 +105,13 @@ TRAITS = """brave shy lazy kind hungry lost curious lonely clever proud sleepy a
 NAMES = """Anna Ben Clara David Emma Felix Grace Henry Ida Jack Kate Leo Lily Max Mia Nina Noah Oliver Olivia Paul Rosa
     Sam Sara Sofia Tim Tom Lucy Peter Alice Daniel Ella Fred Hannah James John Julia Laura Lucas Maria Mark Mary
     Nora Robert Ruth Simon Susan Thomas William Amy Jane"""
+
+# Words for patterns.txt.
+OTHERS = {
+    "who": """brother sister mother father friend cousin aunt uncle grandmother grandfather neighbor son daughter
+        classmate boss husband wife best_friend dad mom""",
+    "mood": """sad happy tired bored lonely nervous angry worried excited calm grumpy lazy hopeful proud sleepy
+        restless confused stressed cheerful""",
+    "weather": """rainy sunny cold hot windy cloudy snowy gray foggy warm stormy wet dark cool""",
+    "day": """morning evening day afternoon night""",
+}

@@ -4,6 +4,7 @@
 
 Conversations of several turns and plain texts are laid end to end; only what the model
 is to write counts in the loss. The last third trains on weights rounded as in the file.
+"held back" is the loss on questions of SmolLM2's that are not trained on.
 """
 
 import argparse
@@ -19,45 +20,62 @@ from torch.nn import functional as F
 
 import myself
 from nets import NETS, Quantizable
+from patterns import Patterns
+from tales import Tales
 
 SEED, LENGTH, BATCH = 1, 512, 64
 RATE, WARM_UP, DECAY = 2e-3, 100, 0.1
 QUANTIZED_FROM = 0.67  # of the steps
-HELD_BACK = 0.01  # of the conversations, to measure on
-BY_HAND, PLAIN = 0.12, 0.2  # share of turns written by hand; of plain texts
+HELD_BACK = 0.02  # of the questions, to measure on
+KINDS = ("short", "person", "story")  # of SmolLM2's answers
+# Shares of turns by where they come from: written by hand, with words left open, as stories, and SmolLM2's.
+SHARES = {"by_hand": 0.14, "pattern": 0.2, "tale": 0.1, "story": 0.14, "short": 0.42}
+PLAIN = 0.25  # share of texts that are no conversation
+PLAIN_SHARES = {"tale": 0.2, "story": 0.35, "person": 0.3, "short": 0.15}
+WORKERS = 4
+N_PATTERNS, N_TALES = 60000, 40000  # drawn once, so that each is tokenized once
+NO_COMMA = 0.5  # of "Hello, my name is"
 SLOPPY = 0.15  # of questions have no capitals; as many no end
 
 
 class Data:
     """Endless random conversations as token ids, and which of them count."""
 
-    def __init__(self, turns, tokenizer, seed):
-        self.rng = random.Random(seed)
+    def __init__(self, turns, tokenizer, seed, shares, plain_shares):
+        self.rng, self.shares, self.plain_shares = random.Random(seed), shares, plain_shares
         self.end, self.im_start, self.im_end = (tokenizer.token_to_id(t) for t in
                                                 ("<|endoftext|>", "<|im_start|>", "<|im_end|>"))
         self.ids = ids = lru_cache(maxsize=None)(lambda text: tokenizer.encode(text).ids)
         self.user, self.assistant, self.line = ids("user\n"), ids("assistant\n"), ids("\n")
-        self.turns = [(t["text"], ids(t["answer"])) for t in turns]
-        self.stories = [answer for t, (_, answer) in zip(turns, self.turns) if t["kind"] == "story"]
-        self.by_hand = [(q, [ids(a) for a in answers]) for q, answers in myself.turns()]
+        self.said = {kind: [(t["text"], t["answer"]) for t in turns if t["kind"] == kind] for kind in KINDS}
+        self.by_hand = list(myself.turns())
+        patterns, tales = Patterns(self.rng), Tales(self.rng)
+        self.said |= {"pattern": [patterns.turn() for _ in range(N_PATTERNS)], "tale": [tales.turn() for _ in range(N_TALES)]}
         self.left = ([], [])
 
-    def turn(self):
-        if self.rng.random() < BY_HAND:
+    def drawn(self, shares):
+        """A question and its answer."""
+        kind = self.rng.choices(list(shares), list(shares.values()))[0]
+        if kind == "by_hand":
             question, answers = self.rng.choice(self.by_hand)
-            answer = self.rng.choice(answers)
-        else:
-            question, answer = self.rng.choice(self.turns)
+            return question, self.rng.choice(answers)
+        return self.rng.choice(self.said[kind])
+
+    def turn(self):
+        question, answer = self.drawn(self.shares)
         if self.rng.random() < SLOPPY:
             question = question.lower()
         if self.rng.random() < SLOPPY:
             question = question.rstrip(".!?")
-        return self.ids(question), answer
+        return self.ids(question), self.ids(answer)
 
     def text(self):
         """Ids and 1 for each that counts."""
         if self.rng.random() < PLAIN:
-            ids = self.rng.choice(self.stories) if self.rng.random() < 0.7 else self.turn()[1]
+            _, answer = self.drawn(self.plain_shares)
+            if self.rng.random() < NO_COMMA:
+                answer = answer.replace("Hello, my name", "Hello my name")
+            ids = self.ids(answer)
             return ids + [self.end], [1] * (len(ids) + 1)
         ids, counts = [], []
         for _ in range(self.rng.choice((1, 1, 2, 3))):
@@ -79,6 +97,20 @@ class Data:
         return torch.tensor(ids[:cut]).view(shape), torch.tensor(counts[:cut], dtype=torch.float32).view(shape)
 
 
+class Batches(torch.utils.data.IterableDataset):
+    """Batches for processes of their own, so that the GPU does not wait for them."""
+
+    def __init__(self, data, n):
+        super().__init__()
+        self.data, self.n = data, n
+
+    def __iter__(self):
+        # Each process draws other batches; they are taken in turn.
+        self.data.rng.seed(SEED * WORKERS + torch.utils.data.get_worker_info().id)
+        while True:
+            yield self.data.batch(self.n)
+
+
 def loss_of(net, ids, counts):
     logits = net(ids[:, :-1]).float()
     loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
@@ -92,16 +124,18 @@ def main():
     parser.add_argument("turns")
     parser.add_argument("vocabulary")
     parser.add_argument("out")
-    parser.add_argument("--steps", type=int, default=12000)
+    parser.add_argument("--steps", type=int, default=6000)
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     torch.manual_seed(SEED)
     tokenizer = Tokenizer.from_file(args.vocabulary)
     turns = [json.loads(line) for line in open(args.turns)]
-    random.Random(SEED).shuffle(turns)
-    cut = max(1, int(len(turns) * HELD_BACK))
-    data, held = Data(turns[cut:], tokenizer, SEED), Data(turns[:cut], tokenizer, SEED + 1)
+    questions = sorted({t["text"] for t in turns})
+    test = set(random.Random(SEED).sample(questions, int(len(questions) * HELD_BACK)))
+    data = Data([t for t in turns if t["text"] not in test], tokenizer, SEED, SHARES, PLAIN_SHARES)
+    of_smollm2 = {kind: share for kind, share in SHARES.items() if kind in KINDS}
+    held = Data([t for t in turns if t["text"] in test], tokenizer, SEED + 1, of_smollm2, of_smollm2)
     net = NETS[args.net]().to(args.device)
     matrices = [p for p in net.parameters() if p.dim() == 2]
     others = [p for p in net.parameters() if p.dim() != 2]
@@ -111,7 +145,9 @@ def main():
     )
     print(f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} million parameters, {len(turns)} turns")
     began, tests = time.time(), [held.batch(args.batch) for _ in range(4)]
-    to_device = lambda pair: [t.to(args.device, non_blocking=True) for t in pair]
+    to_device = lambda pair: [t.to(args.device) for t in pair]
+    loader = torch.utils.data.DataLoader(Batches(data, args.batch), batch_size=None, num_workers=WORKERS, prefetch_factor=8)
+    batches = iter(loader)
     for step in range(args.steps):
         done = step / args.steps
         rate = RATE * min(1, (step + 1) / WARM_UP) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
@@ -119,7 +155,7 @@ def main():
             group["lr"] = rate
         Quantizable.quantize = done >= QUANTIZED_FROM
         with torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda"):
-            loss = loss_of(net, *to_device(data.batch(args.batch)))
+            loss = loss_of(net, *to_device(next(batches)))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)

@@ -4,13 +4,16 @@
 """
 
 import json
+import random
 import sys
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import myself
+from patterns import Patterns
+from tales import Tales
 
-N_VOCAB = 4096
+N_VOCAB, N_DRAWN, SEED = 4096, 20000, 1
 # <|endoftext|> ends a text, <|im_end|> a turn.
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
@@ -31,6 +34,10 @@ def main():
             yield turn["answer"]
         for question, answers in myself.turns():
             yield from [question, *answers] * 50
+        rng = random.Random(SEED)
+        patterns, tales = Patterns(rng), Tales(rng)
+        for i in range(N_DRAWN):
+            yield from patterns.turn() if i % 2 else tales.turn()
         yield from ["user\n", "assistant\n", "system\n"] * 1000
 
     tokenizer.train_from_iterator(texts(), trainer)

@@ -1,0 +1,56 @@
+"""Stories made from tales.txt: written by hand, with words left open."""
+
+import re
+from pathlib import Path
+
+import prompts
+import topics
+
+GIRLS = set("Anna Clara Emma Grace Ida Kate Lily Mia Nina Olivia Rosa Sara Sofia Lucy Alice Ella Hannah Julia Laura Maria "
+            "Mary Nora Ruth Susan Amy Jane".split())
+# What a question has in it, by the words of its form.
+NEEDS = (("finds", "a finds b"), ("{trait}", "a trait"), ("{place}", "a place"), ("{b}", "a b"), ("", "a"))
+
+
+def read():
+    """Tales by what their question must have; a tale is a list of parts, a part of forms."""
+    tales = {}
+    for block in (Path(__file__).parent / "tales.txt").read_text().split("\n["):
+        if not block.startswith("#"):
+            needs, _, text = block.partition("]\n")
+            tales.setdefault(needs, []).append([prompts.split(line) for line in text.strip().splitlines()])
+    return tales
+
+
+class Tales:
+    """Endless random stories; no question is held out."""
+
+    def __init__(self, rng):
+        self.rng, self.tales = rng, read()
+
+    def turn(self):
+        """(question, story)."""
+        while True:
+            form, words = prompts.story(self.rng)
+            question = form.format(**words)
+            if words["a"] != words["b"] and prompts.bare(question) not in prompts.held_out():
+                needs = next(tale for part, tale in NEEDS if part in form)
+                return question, self.told(self.rng.choice(self.tales[needs]), words)
+
+    def told(self, tale, words):
+        girl = re.search(r"girl|mother|fairy|hen\b|cow\b|waitress|actress|queen|princess", words["a"])
+        boy = re.search(r"boy|rooster|king\b|prince\b|fireman|postman|fisherman", words["a"])
+        fits = [n for n in topics.NAMES.split() if not (boy if n in GIRLS else girl)]
+        name = self.rng.choice(fits)
+        he, him, his = ("she", "her", "her") if name in GIRLS else ("he", "him", "his")
+        words = words | {"x": bare_noun(words["a"]), "y": bare_noun(words["b"]), "name": name, "he": he, "him": him,
+                         "his": his, "himself": him + "self"}
+        words |= {key.capitalize(): value[0].upper() + value[1:] for key, value in words.items()}
+        sentences = [self.rng.choice(part).format(**words) for part in tale]
+        # In two paragraphs or in one.
+        half = len(sentences) // 2 if self.rng.random() < 0.5 else len(sentences)
+        return "\n\n".join(" ".join(part) for part in (sentences[:half], sentences[half:]) if part)
+
+
+def bare_noun(with_article):
+    return with_article.split(" ", 1)[1]
