@@ -7,6 +7,7 @@ mod address;
 mod attempt;
 mod cache;
 mod contents;
+mod digest;
 mod fetch;
 mod listing;
 mod name;

@@ -4,10 +4,10 @@
 //! so that a later run can ask for the rest of the same bytes.
 
 use super::cache::sync_folder;
+use super::digest::{Hasher, Kind};
 use super::listing::RemoteFile;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -28,7 +28,10 @@ pub struct Partial {
     blob: PathBuf,
     path: PathBuf,
     file: File,
-    hasher: Sha256,
+    hash: Kind,
+    /// Bytes of the whole.
+    size: u64,
+    hasher: Hasher,
     len: u64,
     note: Note,
 }
@@ -45,7 +48,9 @@ impl Partial {
         let mut partial = Partial {
             file: options.open(&path).map_err(|e| unusable(&path, e))?,
             blob: blob.to_path_buf(),
-            hasher: Sha256::new(),
+            hash: remote.hash,
+            size: remote.size,
+            hasher: Hasher::new(remote.hash, remote.size),
             len: 0,
             note: read_note(&path).unwrap_or_default(),
             path,
@@ -93,7 +98,7 @@ impl Partial {
             .set_len(0)
             .and_then(|()| self.file.seek(SeekFrom::Start(0)));
         cut.map_err(|e| unusable(&self.path, e))?;
-        self.hasher = Sha256::new();
+        self.hasher = Hasher::new(self.hash, self.size);
         self.len = 0;
         self.note.etag = None;
         Ok(())
@@ -127,13 +132,17 @@ impl Partial {
     /// # Errors
     /// It is not what the hub has (then it is deleted), or the file system refuses.
     pub fn finish(self, remote: &RemoteFile) -> Result<()> {
-        let hash = hex(&self.hasher.finalize());
-        if self.len != remote.size || (remote.is_sha256 && hash != remote.id) {
+        let hash = self.hasher.finish();
+        if self.len != remote.size || hash != remote.id {
             delete(&self.path);
             return Err(Error::input(format!(
-                "{}: corrupted on the way: {} bytes with SHA-256 {hash}, expected {} with {}; \
+                "{}: corrupted on the way: {} bytes with {} {hash}, expected {} with {}; \
                  it was deleted, run the same command again",
-                remote.path, self.len, remote.size, remote.id
+                remote.path,
+                self.len,
+                remote.hash.name(),
+                remote.size,
+                remote.id
             )));
         }
         self.file
@@ -180,10 +189,6 @@ pub fn delete(partial: &Path) {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn unusable(path: &Path, error: std::io::Error) -> Error {
     Error::io(format!("cannot write {}", path.display()), error)
 }
@@ -191,6 +196,7 @@ fn unusable(path: &Path, error: std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::{Partial, path_of, read_note};
+    use crate::hub::digest::Kind;
     use crate::hub::listing::RemoteFile;
 
     /// SHA-256 of `abc` (FIPS 180-4, example 1).
@@ -201,7 +207,7 @@ mod tests {
             path: "m.gguf".into(),
             size: 3,
             id: ABC.into(),
-            is_sha256: true,
+            hash: Kind::Sha256,
         }
     }
 

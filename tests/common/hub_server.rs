@@ -1,5 +1,6 @@
 //! A model hub on this machine, with faults to switch on.
 
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -63,6 +64,8 @@ pub struct Faults {
     pub endless: bool,
     /// The middle byte is another one.
     pub corrupt: bool,
+    /// Files are listed as git has them, not as LFS has.
+    pub outside_lfs: bool,
     /// Files are at this address plus their target.
     pub redirect: Option<String>,
     /// Every file redirects to itself.
@@ -152,6 +155,14 @@ impl HubServer {
 
 pub fn sha256(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What git calls a file with these bytes.
+pub fn git_hash(bytes: &[u8]) -> String {
+    let hash = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()))
+        .chain_update(bytes)
+        .finalize();
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -260,7 +271,12 @@ fn list(
         .iter()
         .map(|(name, bytes)| {
             let (oid, size) = (sha256(bytes), bytes.len());
-            let git = "0".repeat(40);
+            let git = git_hash(bytes);
+            if faults.outside_lfs {
+                return format!(
+                    "{{\"type\":\"file\",\"oid\":\"{git}\",\"size\":{size},\"path\":\"{name}\"}}"
+                );
+            }
             format!(
                 "{{\"type\":\"file\",\"oid\":\"{git}\",\"size\":{size},\"path\":\"{name}\",\
                  \"lfs\":{{\"oid\":\"{oid}\",\"size\":{size},\"pointerSize\":134}}}}"
