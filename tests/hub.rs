@@ -8,6 +8,8 @@ mod faults;
 mod home;
 #[path = "common/hub_server.rs"]
 mod hub_server;
+#[path = "hub/settings.rs"]
+mod settings;
 
 #[allow(dead_code, reason = "tests/cli.rs uses the rest")]
 #[path = "cli/tiny.rs"]

@@ -60,6 +60,35 @@ pub fn shown(uri: &Uri) -> String {
     super::name::shown(text.split('?').next().unwrap_or(&text))
 }
 
+/// Text with `***` instead of users and passwords in its addresses.
+pub fn without_passwords(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        out += before;
+        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''));
+        let address = &after[..end.unwrap_or(after.len())];
+        let host = address.split('/').next().unwrap_or(address);
+        // A `/` in a password ends what looks like the host.
+        let is_cut = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.bytes().any(|b| !b.is_ascii_digit()));
+        let secret = match host.rfind('@') {
+            None if is_cut => address.rfind('@'),
+            at => at,
+        };
+        rest = match secret {
+            Some(at) => {
+                out += "***";
+                &after[at..]
+            }
+            None => after,
+        };
+    }
+    out + rest
+}
+
 /// A path with everything but letters, digits and `-._~/` as `%XX`.
 pub fn encoded(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
@@ -85,7 +114,7 @@ pub fn next_page(link: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Origin, encoded, next_page, redirected};
+    use super::{Origin, encoded, next_page, redirected, without_passwords};
     use ureq::http::Uri;
 
     fn uri(text: &str) -> Uri {
@@ -113,6 +142,24 @@ mod tests {
         assert_eq!(to("//x/y"), "https://x/y");
         assert_eq!(to("/y?d#e"), "https://h:1/y?d");
         assert_eq!(to("y"), "https://h:1/a/y");
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (text, shown) in [
+            ("https://me:pw@h/a", "https://***@h/a"),
+            ("https://me:p@w@h:1/a", "https://***@h:1/a"),
+            ("https://me:p/w#?@h/a", "https://***@h/a"),
+            (
+                "x 'http://pw@h/a' b://c:d@e",
+                "x 'http://***@h/a' b://***@e",
+            ),
+            ("https://h:80/a@b", "https://h:80/a@b"),
+            ("https://[::1]:80/a", "https://[::1]:80/a"),
+            ("me@h: nothing", "me@h: nothing"),
+        ] {
+            assert_eq!(without_passwords(text), shown);
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ const MAGIC: &[u8] = b"GGUF";
 
 /// Asks for what is missing and adds what comes; done when all of the file is there.
 pub fn attempt(
-    transport: &Transport<'_>,
+    transport: &Transport,
     partial: &mut Partial,
     remote: &RemoteFile,
     uri: &Uri,

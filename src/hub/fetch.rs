@@ -20,7 +20,7 @@ const PROGRESS: u64 = 16 << 20;
 /// # Errors
 /// The server fails for good, sends something else, or the file system refuses.
 pub fn blob(
-    transport: &Transport<'_>,
+    transport: &Transport,
     cache: &RepoCache,
     remote: &RemoteFile,
     uri: &Uri,
@@ -91,7 +91,7 @@ fn lock(path: &Path, remote: &RemoteFile, report: Report<'_>) -> Result<Option<F
 
 /// Attempts until everything is there.
 fn complete(
-    transport: &Transport<'_>,
+    transport: &Transport,
     partial: &mut Partial,
     remote: &RemoteFile,
     uri: &Uri,

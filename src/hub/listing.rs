@@ -61,8 +61,8 @@ struct Lfs {
 ///
 /// # Errors
 /// The hub cannot be reached, refuses, or answers nonsense.
-pub fn list(transport: &Transport<'_>, repo: &str, report: &dyn Fn(Event<'_>)) -> Tried<Listing> {
-    let api = format!("{}/api/models/{repo}", transport.settings().endpoint);
+pub fn list(transport: &Transport, repo: &str, report: &dyn Fn(Event<'_>)) -> Tried<Listing> {
+    let api = format!("{}/api/models/{repo}", transport.access().endpoint);
     let warn = |text: String| report(Event::Warning(text));
     let uri = parse(&format!("{api}/revision/main"))?;
     let (body, _) = transport.json(&uri, &warn)?;
@@ -89,7 +89,7 @@ pub fn list(transport: &Transport<'_>, repo: &str, report: &dyn Fn(Event<'_>)) -
         };
         page = parse(next)?;
         // The token goes along.
-        if Origin::of(&page).as_ref() != Some(&transport.settings().origin) {
+        if Origin::of(&page).as_ref() != Some(&transport.access().origin) {
             return Err(nonsense(&page, "the next page is on another host").into());
         }
     }

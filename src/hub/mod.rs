@@ -16,13 +16,14 @@ mod pick;
 mod settings;
 mod transport;
 
+pub use address::without_passwords;
 pub use contents::Kept;
 pub use name::{Wanted, What};
 
 use crate::error::{Error, Result};
 use cache::RepoCache;
 use listing::{Listing, RemoteFile};
-use settings::Settings;
+use settings::{Access, Settings};
 use std::path::{Path, PathBuf};
 use transport::{Failure, Transport, Tried};
 
@@ -51,11 +52,11 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// As the environment says: `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE`,
-    /// `XDG_CACHE_HOME`, `HF_HUB_OFFLINE`.
+    /// As the environment says: `HF_HOME`, `HF_HUB_CACHE`, `XDG_CACHE_HOME`,
+    /// `HF_HUB_OFFLINE`; when it comes to requests also `HF_ENDPOINT`, `HF_TOKEN`.
     ///
     /// # Errors
-    /// A variable has a value that cannot be used.
+    /// No place for the cache is known.
     pub fn from_env() -> Result<Hub> {
         Ok(Hub {
             settings: Settings::from_env()?,
@@ -67,7 +68,7 @@ impl Hub {
     /// # Errors
     /// It is neither in the cache nor to be had.
     pub fn find(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
-        self.check_origin(wanted)?;
+        check_origin(wanted)?;
         if let Some(path) = self.cache(wanted).find(&wanted.what) {
             return Ok(path);
         }
@@ -82,7 +83,7 @@ impl Hub {
     /// # Errors
     /// It is not to be had.
     pub fn pull(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
-        self.check_origin(wanted)?;
+        check_origin(wanted)?;
         let cached = || self.cache(wanted).find(&wanted.what);
         if self.settings.offline {
             return cached().ok_or_else(|| offline(wanted));
@@ -117,27 +118,14 @@ impl Hub {
         RepoCache::new(&self.settings.cache, &wanted.repo)
     }
 
-    /// An address must be of the hub that is asked, for nothing is sent elsewhere.
-    fn check_origin(&self, wanted: &Wanted) -> Result<()> {
-        let endpoint = &self.settings.endpoint;
-        match &wanted.origin {
-            Some(given) if given != endpoint && given != settings::PUBLIC_HUB => {
-                Err(Error::input(format!(
-                    "{given} is not the hub that is asked, {endpoint}; set HF_ENDPOINT={given}"
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn fetch(&self, wanted: &Wanted, report: Report<'_>) -> Tried<PathBuf> {
-        let transport = Transport::new(&self.settings)?;
+        let transport = Transport::new(Access::from_env()?)?;
         let listing = listing::list(&transport, &wanted.repo, report)?;
         let files = choose(&listing, wanted)?;
         let cache = self.cache(wanted);
         check_space(&cache, &self.settings.cache, &files)?;
         for file in &files {
-            let (endpoint, commit) = (&self.settings.endpoint, &listing.commit);
+            let (endpoint, commit) = (&transport.access().endpoint, &listing.commit);
             let uri = listing::content_address(endpoint, &wanted.repo, commit, &file.path)?;
             fetch::blob(&transport, &cache, file, &uri, report)?;
         }
@@ -148,6 +136,20 @@ impl Hub {
         }
         cache.set_main(&listing.commit)?;
         first.ok_or_else(|| nothing_fits(&[], wanted).into())
+    }
+}
+
+/// An address must be of the hub that is asked, for nothing is sent elsewhere.
+fn check_origin(wanted: &Wanted) -> Result<()> {
+    let endpoint = settings::endpoint();
+    match &wanted.origin {
+        Some(given) if *given != endpoint && given != settings::PUBLIC_HUB => {
+            let endpoint = name::shown(&endpoint);
+            Err(Error::input(format!(
+                "{given} is not the hub that is asked, {endpoint}; set HF_ENDPOINT={given}"
+            )))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a user asks for, `USER/REPO[:QUANT|:FILE]`, and which names are safe.
 
+use super::address::without_passwords;
 use crate::error::{Error, Result};
 use std::fmt;
 
@@ -88,6 +89,12 @@ fn address(text: &str, scheme: &str, rest: &str) -> Result<Wanted> {
             shown(text)
         )));
     };
+    if host.contains('@') {
+        return Err(Error::input(format!(
+            "{}: a user or password in an address is not used; leave it out, and set HF_TOKEN",
+            shown(text)
+        )));
+    }
     let repo = format!("{user}/{repo}");
     check_repo(&repo)?;
     check_path(file)?;
@@ -157,9 +164,10 @@ pub(super) fn is_gguf(path: &str) -> bool {
     bytes.len() > ending.len() && bytes[bytes.len() - ending.len()..].eq_ignore_ascii_case(ending)
 }
 
-/// Text of others for a message: its first characters.
+/// Text of others for a message: its first characters, without passwords.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 120;
+    let text = without_passwords(text);
     let mut chars = text.chars();
     let mut short: String = chars.by_ref().take(MOST).collect();
     if chars.next().is_some() {
@@ -222,6 +230,7 @@ mod tests {
             "u/.r",
             "https://h/u/r",
             "https://h/u/r/tree/main/x",
+            "https://me@h/u/r/resolve/main/m.gguf",
             "https://h/u/r/resolve/main/../m.gguf",
         ] {
             assert!(Wanted::parse(bad).is_err(), "{bad:?}");
