@@ -117,7 +117,8 @@ fn wrong_usage_exits_with_2() {
     let (server, _) = served();
     let home = Home::new();
     for line in [
-        "logits -hf nonsense --tokens 1".to_string(),
+        "logits -hf a/b/c --tokens 1".to_string(),
+        "logits -hf model.gguf --tokens 1".to_string(),
         format!("logits -hf {REPO} -m model.gguf --tokens 1"),
         format!("logits -hff {FILE} --tokens 1"),
         "pull ../evil".to_string(),

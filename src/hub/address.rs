@@ -35,23 +35,52 @@ impl Origin {
     }
 }
 
-/// The address that a `Location` of `from` means.
-pub fn redirected(from: &Uri, location: &str) -> Option<Uri> {
-    let location = location.split('#').next()?;
+/// The address that `reference` means in an answer of `from`, as RFC 3986 has it.
+pub fn resolved(from: &Uri, reference: &str) -> Option<Uri> {
+    let reference = reference.split('#').next()?;
     let (scheme, authority) = (from.scheme_str()?, from.authority()?);
-    if location.starts_with("//") {
-        return format!("{scheme}:{location}").parse().ok();
+    if reference.starts_with("//") {
+        return format!("{scheme}:{reference}").parse().ok();
     }
-    if location.starts_with('/') {
-        return format!("{scheme}://{authority}{location}").parse().ok();
+    let scheme_chars = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric());
+    if reference
+        .split_once("://")
+        .is_some_and(|(start, _)| scheme_chars(start))
+    {
+        return reference.parse().ok();
     }
-    if location.contains("://") {
-        return location.parse().ok();
+    let (path, query) = match reference.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (reference, None),
+    };
+    let path = match path.chars().next() {
+        None => from.path().to_string(),
+        Some('/') => without_dots(path),
+        Some(_) => {
+            let (folder, _) = from.path().rsplit_once('/')?;
+            without_dots(&format!("{folder}/{path}"))
+        }
+    };
+    let query = query.map_or_else(String::new, |query| format!("?{query}"));
+    format!("{scheme}://{authority}{path}{query}").parse().ok()
+}
+
+/// A path from the root, with its `.` and `..` gone.
+fn without_dots(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').skip(1) {
+        match part {
+            "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
     }
-    let (folder, _) = from.path().rsplit_once('/')?;
-    format!("{scheme}://{authority}{folder}/{location}")
-        .parse()
-        .ok()
+    if path.ends_with("/.") || path.ends_with("/..") {
+        parts.push("");
+    }
+    format!("/{}", parts.join("/"))
 }
 
 /// An address for a message: without what follows `?`, which may be a signature.
@@ -114,7 +143,7 @@ pub fn next_page(link: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Origin, encoded, next_page, redirected, without_passwords};
+    use super::{Origin, encoded, next_page, resolved, without_passwords};
     use ureq::http::Uri;
 
     fn uri(text: &str) -> Uri {
@@ -133,15 +162,18 @@ mod tests {
     }
 
     #[test]
-    fn redirects_are_resolved() {
-        let to = |location: &str| {
-            let next = redirected(&uri("https://h:1/a/b?c"), location);
+    fn references_are_resolved() {
+        let to = |reference: &str| {
+            let next = resolved(&uri("https://h:1/a/b?c"), reference);
             next.map(|next| next.to_string()).unwrap_or_default()
         };
         assert_eq!(to("https://x/y?z"), "https://x/y?z");
         assert_eq!(to("//x/y"), "https://x/y");
         assert_eq!(to("/y?d#e"), "https://h:1/y?d");
         assert_eq!(to("y"), "https://h:1/a/y");
+        assert_eq!(to("?d=https://x/y"), "https://h:1/a/b?d=https://x/y");
+        assert_eq!(to("../y/./z/.."), "https://h:1/y/");
+        assert_eq!(to("../../../y"), "https://h:1/y");
     }
 
     #[test]

@@ -9,16 +9,13 @@
 //!
 //! Ours alone are `blobs/<id>.partial` and `blobs/<id>.partial.json`; see [`super::partial`].
 
-use super::name::What;
+use super::name::{MOST_FOLDERS, What, is_repo};
 use super::pick;
 use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-
-/// Folders in folders that are looked into.
-const MOST_DEPTH: usize = 16;
 
 /// One repository's folder.
 pub struct RepoCache {
@@ -139,12 +136,13 @@ fn folder_of(repo: &str) -> String {
     format!("models--{}", repo.replacen('/', "--", 1))
 }
 
-/// All repositories in a cache, by name.
+/// All repositories in a cache, by name; folders of no possible name are none of ours.
 pub fn repositories(root: &Path) -> Vec<String> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut repos: Vec<String> = names
         .filter_map(|name| Some(name.strip_prefix("models--")?.replacen("--", "/", 1)))
+        .filter(|repo| is_repo(repo))
         .collect();
     repos.sort();
     repos
@@ -203,7 +201,7 @@ fn walk(dir: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) {
         };
         let path = format!("{prefix}{name}");
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            if depth < MOST_DEPTH {
+            if depth < MOST_FOLDERS {
                 walk(&entry.path(), &format!("{path}/"), depth + 1, found);
             }
         } else if entry.path().is_file() {

@@ -1,7 +1,7 @@
 //! What a repository holds, by the hub's API.
 
 use super::Event;
-use super::address::{Origin, encoded, next_page, shown};
+use super::address::{Origin, encoded, next_page, resolved, shown};
 use super::digest::Kind;
 use super::name::{check_path, is_gguf};
 use super::transport::{Transport, Tried};
@@ -81,13 +81,13 @@ pub fn list(transport: &Transport, repo: &str, report: &dyn Fn(Event<'_>)) -> Tr
         if files.len() > MOST_FILES {
             break;
         }
-        let link = headers
-            .get(header::LINK)
-            .and_then(|link| link.to_str().ok());
-        let Some(next) = link.and_then(next_page) else {
+        let links = headers.get_all(header::LINK).iter();
+        let mut links = links.filter_map(|link| link.to_str().ok());
+        let Some(next) = links.find_map(next_page) else {
             return Ok(Listing { commit, files });
         };
-        page = parse(next)?;
+        page = resolved(&page, next)
+            .ok_or_else(|| nonsense(&page, "the next page has no usable address"))?;
         // The token goes along.
         if Origin::of(&page).as_ref() != Some(&transport.access().origin) {
             return Err(nonsense(&page, "the next page is on another host").into());

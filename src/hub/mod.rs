@@ -165,7 +165,7 @@ fn nothing_fits(models: &[pick::Model], wanted: &Wanted) -> Error {
     let repo = &wanted.repo;
     let models: Vec<&pick::Model> = models
         .iter()
-        .filter(|model| pick::is_model(model))
+        .filter(|model| pick::can_run(model.name()))
         .collect();
     if models.is_empty() {
         return Error::input(format!(

@@ -1,6 +1,6 @@
 //! Requests: token, redirects, timeouts, and which failures are worth another attempt.
 
-use super::address::{Origin, redirected, shown};
+use super::address::{Origin, resolved, shown};
 use super::settings::Access;
 use crate::error::{Error, Result};
 use std::io::{ErrorKind, Read};
@@ -299,7 +299,7 @@ fn root_certificates() -> Result<Option<RootCerts>> {
 fn next_hop(from: &Uri, headers: &HeaderMap) -> Tried<Uri> {
     let location = headers.get(header::LOCATION);
     let location = location.and_then(|location| location.to_str().ok());
-    let next = location.and_then(|location| redirected(from, location));
+    let next = location.and_then(|location| resolved(from, location));
     let origins = (Origin::of(from), next.as_ref().and_then(Origin::of));
     match (next, origins) {
         (Some(next), (Some(from), Some(to))) if !from.is_downgrade(&to) => Ok(next),
