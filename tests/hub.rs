@@ -8,6 +8,8 @@ mod faults;
 mod home;
 #[path = "common/hub_server.rs"]
 mod hub_server;
+#[path = "hub/leftovers.rs"]
+mod leftovers;
 #[path = "hub/settings.rs"]
 mod settings;
 

@@ -11,6 +11,7 @@ mod digest;
 mod fetch;
 mod listing;
 mod name;
+mod own;
 mod partial;
 mod pick;
 mod settings;
@@ -123,20 +124,38 @@ impl Hub {
         let listing = listing::list(&transport, &wanted.repo, report)?;
         let files = choose(&listing, wanted)?;
         let cache = self.cache(wanted);
-        check_space(&cache, &self.settings.cache, &files)?;
-        for file in &files {
-            let (endpoint, commit) = (&transport.access().endpoint, &listing.commit);
-            let uri = listing::content_address(endpoint, &wanted.repo, commit, &file.path)?;
-            fetch::blob(&transport, &cache, file, &uri, report)?;
+        // Again when another process removes what was here a moment ago.
+        for _ in 0..2 {
+            check_space(&cache, &self.settings.cache, &files)?;
+            for file in &files {
+                let (endpoint, commit) = (&transport.access().endpoint, &listing.commit);
+                let uri = listing::content_address(endpoint, &wanted.repo, commit, &file.path)?;
+                fetch::blob(&transport, &cache, file, &uri, report)?;
+            }
+            if let Some(path) = name_all(&cache, &listing.commit, &files)? {
+                if let Err(error) = cache.set_main(&listing.commit) {
+                    report(Event::Warning(error.to_string()));
+                }
+                return Ok(path);
+            }
         }
-        let mut first = None;
-        for file in &files {
-            let path = cache.link(&listing.commit, &file.path, &file.id)?;
-            first.get_or_insert(path);
-        }
-        cache.set_main(&listing.commit)?;
-        first.ok_or_else(|| nothing_fits(&[], wanted).into())
+        Err(Error::input(format!(
+            "{wanted}: another process removes it while it is fetched; run the same command again"
+        ))
+        .into())
     }
+}
+
+/// Gives the files their names in a commit; the first one's path unless one is gone.
+fn name_all(cache: &RepoCache, commit: &str, files: &[&RemoteFile]) -> Result<Option<PathBuf>> {
+    let mut first = None;
+    for file in files {
+        let Some(path) = cache.link(commit, &file.path, &file.id)? else {
+            return Ok(None);
+        };
+        first.get_or_insert(path);
+    }
+    Ok(first)
 }
 
 /// An address must be of the hub that is asked, for nothing is sent elsewhere.
@@ -190,7 +209,7 @@ fn nothing_fits(models: &[pick::Model], wanted: &Wanted) -> Error {
 /// An error when what is missing does not fit on the disk.
 fn check_space(cache: &RepoCache, root: &Path, files: &[&RemoteFile]) -> Result<()> {
     std::fs::create_dir_all(root)
-        .map_err(|e| Error::io(format!("cannot create {}", root.display()), e))?;
+        .map_err(|e| cache::unwritable(format!("cannot create {}", root.display()), e))?;
     let missing = files
         .iter()
         .filter(|file| !fetch::is_there(cache, file))

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 /// A second commit.
 const NEWER: &str = "2222222222222222222222222222222222222222";
 
-fn list(home: &Home, server: &HubServer) -> Vec<Json> {
+pub fn list(home: &Home, server: &HubServer) -> Vec<Json> {
     let text = home.good(server, "list --json");
     let json: Json = serde_json::from_str(&text).expect("JSON on stdout");
     json["models"].as_array().expect("models").clone()
