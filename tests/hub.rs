@@ -8,6 +8,10 @@ mod faults;
 mod home;
 #[path = "common/hub_server.rs"]
 mod hub_server;
+#[path = "hub/leftovers.rs"]
+mod leftovers;
+#[path = "hub/settings.rs"]
+mod settings;
 
 #[allow(dead_code, reason = "tests/cli.rs uses the rest")]
 #[path = "cli/tiny.rs"]
@@ -115,7 +119,8 @@ fn wrong_usage_exits_with_2() {
     let (server, _) = served();
     let home = Home::new();
     for line in [
-        "logits -hf nonsense --tokens 1".to_string(),
+        "logits -hf a/b/c --tokens 1".to_string(),
+        "logits -hf model.gguf --tokens 1".to_string(),
         format!("logits -hf {REPO} -m model.gguf --tokens 1"),
         format!("logits -hff {FILE} --tokens 1"),
         "pull ../evil".to_string(),

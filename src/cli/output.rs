@@ -1,6 +1,7 @@
 //! What goes where: the product to stdout, everything else to stderr.
 
 use super::args::GlobalArgs;
+use crate::hub::without_passwords;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -164,7 +165,9 @@ fn usage_text(rendered: &str) -> String {
         .next()
         .unwrap_or(cause);
     let cause = cause.replace("\n\n", ";\n");
-    format!("{}; see --help", one_line(&cause))
+    // clap repeats values as they were given.
+    let cause = without_passwords(&one_line(&cause));
+    format!("{cause}; see --help")
 }
 
 /// Buffered stdout whose errors carry the io error that [`report`] looks for.

@@ -35,29 +35,87 @@ impl Origin {
     }
 }
 
-/// The address that a `Location` of `from` means.
-pub fn redirected(from: &Uri, location: &str) -> Option<Uri> {
-    let location = location.split('#').next()?;
+/// The address that `reference` means in an answer of `from`, as RFC 3986 has it.
+pub fn resolved(from: &Uri, reference: &str) -> Option<Uri> {
+    let reference = reference.split('#').next()?;
     let (scheme, authority) = (from.scheme_str()?, from.authority()?);
-    if location.starts_with("//") {
-        return format!("{scheme}:{location}").parse().ok();
+    if reference.starts_with("//") {
+        return format!("{scheme}:{reference}").parse().ok();
     }
-    if location.starts_with('/') {
-        return format!("{scheme}://{authority}{location}").parse().ok();
+    let scheme_chars = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric());
+    if reference
+        .split_once("://")
+        .is_some_and(|(start, _)| scheme_chars(start))
+    {
+        return reference.parse().ok();
     }
-    if location.contains("://") {
-        return location.parse().ok();
+    let (path, query) = match reference.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (reference, None),
+    };
+    let path = match path.chars().next() {
+        None => from.path().to_string(),
+        Some('/') => without_dots(path),
+        Some(_) => {
+            let (folder, _) = from.path().rsplit_once('/')?;
+            without_dots(&format!("{folder}/{path}"))
+        }
+    };
+    let query = query.map_or_else(String::new, |query| format!("?{query}"));
+    format!("{scheme}://{authority}{path}{query}").parse().ok()
+}
+
+/// A path from the root, with its `.` and `..` gone.
+fn without_dots(path: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/').skip(1) {
+        match part {
+            "." => {}
+            ".." => {
+                parts.pop();
+            }
+            part => parts.push(part),
+        }
     }
-    let (folder, _) = from.path().rsplit_once('/')?;
-    format!("{scheme}://{authority}{folder}/{location}")
-        .parse()
-        .ok()
+    if path.ends_with("/.") || path.ends_with("/..") {
+        parts.push("");
+    }
+    format!("/{}", parts.join("/"))
 }
 
 /// An address for a message: without what follows `?`, which may be a signature.
 pub fn shown(uri: &Uri) -> String {
     let text = uri.to_string();
     super::name::shown(text.split('?').next().unwrap_or(&text))
+}
+
+/// Text with `***` instead of users and passwords in its addresses.
+pub fn without_passwords(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + "://".len());
+        out += before;
+        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''));
+        let address = &after[..end.unwrap_or(after.len())];
+        let host = address.split('/').next().unwrap_or(address);
+        // A `/` in a password ends what looks like the host.
+        let is_cut = host
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.bytes().any(|b| !b.is_ascii_digit()));
+        let secret = match host.rfind('@') {
+            None if is_cut => address.rfind('@'),
+            at => at,
+        };
+        rest = match secret {
+            Some(at) => {
+                out += "***";
+                &after[at..]
+            }
+            None => after,
+        };
+    }
+    out + rest
 }
 
 /// A path with everything but letters, digits and `-._~/` as `%XX`.
@@ -85,7 +143,7 @@ pub fn next_page(link: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Origin, encoded, next_page, redirected};
+    use super::{Origin, encoded, next_page, resolved, without_passwords};
     use ureq::http::Uri;
 
     fn uri(text: &str) -> Uri {
@@ -104,15 +162,36 @@ mod tests {
     }
 
     #[test]
-    fn redirects_are_resolved() {
-        let to = |location: &str| {
-            let next = redirected(&uri("https://h:1/a/b?c"), location);
+    fn references_are_resolved() {
+        let to = |reference: &str| {
+            let next = resolved(&uri("https://h:1/a/b?c"), reference);
             next.map(|next| next.to_string()).unwrap_or_default()
         };
         assert_eq!(to("https://x/y?z"), "https://x/y?z");
         assert_eq!(to("//x/y"), "https://x/y");
         assert_eq!(to("/y?d#e"), "https://h:1/y?d");
         assert_eq!(to("y"), "https://h:1/a/y");
+        assert_eq!(to("?d=https://x/y"), "https://h:1/a/b?d=https://x/y");
+        assert_eq!(to("../y/./z/.."), "https://h:1/y/");
+        assert_eq!(to("../../../y"), "https://h:1/y");
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        for (text, shown) in [
+            ("https://me:pw@h/a", "https://***@h/a"),
+            ("https://me:p@w@h:1/a", "https://***@h:1/a"),
+            ("https://me:p/w#?@h/a", "https://***@h/a"),
+            (
+                "x 'http://pw@h/a' b://c:d@e",
+                "x 'http://***@h/a' b://***@e",
+            ),
+            ("https://h:80/a@b", "https://h:80/a@b"),
+            ("https://[::1]:80/a", "https://[::1]:80/a"),
+            ("me@h: nothing", "me@h: nothing"),
+        ] {
+            assert_eq!(without_passwords(text), shown);
+        }
     }
 
     #[test]

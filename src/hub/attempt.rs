@@ -16,7 +16,7 @@ const MAGIC: &[u8] = b"GGUF";
 
 /// Asks for what is missing and adds what comes; done when all of the file is there.
 pub fn attempt(
-    transport: &Transport<'_>,
+    transport: &Transport,
     partial: &mut Partial,
     remote: &RemoteFile,
     uri: &Uri,
@@ -36,12 +36,12 @@ pub fn attempt(
             let other =
                 etag.is_some() && partial.etag().is_some() && etag.as_deref() != partial.etag();
             if other {
-                partial.restart()?;
+                partial.restart();
                 return Err(Failure::again("the file has changed; starting over"));
             }
             if let Err(error) = check_range(&head.headers, partial.len(), remote) {
                 // The next run asks for all of it.
-                partial.restart()?;
+                partial.restart();
                 return Err(error.into());
             }
             answer.left -= partial.len();
@@ -49,10 +49,10 @@ pub fn attempt(
         // What is there is kept until it is sure that this is the file.
         StatusCode::OK => {
             check_start(answer.start()?, length, remote)?;
-            partial.restart()?;
+            partial.restart();
         }
         _ if partial.len() > 0 => {
-            partial.restart()?;
+            partial.restart();
             return Err(Failure::again(
                 "the server has no such range; starting over",
             ));

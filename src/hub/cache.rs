@@ -9,16 +9,13 @@
 //!
 //! Ours alone are `blobs/<id>.partial` and `blobs/<id>.partial.json`; see [`super::partial`].
 
-use super::name::What;
-use super::pick;
+use super::name::{MOST_FOLDERS, What, is_repo};
+use super::{own, pick};
 use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
-
-/// Folders in folders that are looked into.
-const MOST_DEPTH: usize = 16;
 
 /// One repository's folder.
 pub struct RepoCache {
@@ -57,9 +54,14 @@ impl RepoCache {
         self.dir.join("snapshots").join(commit)
     }
 
+    /// The newest known commit, empty when none is.
+    fn main(&self) -> String {
+        read_ref(&self.refs().join("main"))
+    }
+
     /// The folders of all commits: the newest known first, the others by age.
     pub fn snapshots(&self) -> Vec<PathBuf> {
-        let main = fs::read_to_string(self.refs().join("main")).unwrap_or_default();
+        let main = self.main();
         let dir = self.dir.join("snapshots");
         let entries = is_own_folder(&dir).then(|| fs::read_dir(&dir));
         let entries = entries.into_iter().flatten().flatten().flatten();
@@ -67,7 +69,7 @@ impl RepoCache {
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .map(|entry| {
                 let modified = entry.metadata().and_then(|meta| meta.modified());
-                let is_main = entry.file_name().to_str() == Some(main.trim());
+                let is_main = entry.file_name().to_str() == Some(&*main);
                 (
                     is_main,
                     modified.unwrap_or(SystemTime::UNIX_EPOCH),
@@ -90,15 +92,16 @@ impl RepoCache {
     }
 
     /// Gives the content `id` its name in a commit; a copy where links are not possible.
+    /// None where the content is gone: another process may have removed it meanwhile.
     ///
     /// # Errors
     /// The file system refuses.
-    pub fn link(&self, commit: &str, path: &str, id: &str) -> Result<PathBuf> {
+    pub fn link(&self, commit: &str, path: &str, id: &str) -> Result<Option<PathBuf>> {
         let link = self.snapshot(commit).join(path);
         let up = "../".repeat(2 + path.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{id}"));
         if fs::read_link(&link).is_ok_and(|there| there == target) {
-            return Ok(link);
+            return Ok(link.is_file().then_some(link));
         }
         let done = (|| {
             fs::create_dir_all(link.parent().unwrap_or(&self.dir))?;
@@ -109,14 +112,12 @@ impl RepoCache {
             symlink(&target, &link).or_else(|_| duplicate(&self.blob(id), &link))
         })();
         match done {
-            // Another process made it in the same moment.
-            Err(_) if link.is_file() => Ok(link),
-            Err(e) => Err(Error::io(format!("cannot create {}", link.display()), e)),
-            Ok(()) if link.is_file() => Ok(link),
-            Ok(()) => Err(Error::input(format!(
-                "{}: its content is gone; was it removed meanwhile? run the same command again",
-                link.display()
-            ))),
+            // Even after an error: another process made it in the same moment.
+            _ if link.is_file() => Ok(Some(link)),
+            Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                Err(unwritable(format!("cannot create {}", link.display()), e))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -125,12 +126,36 @@ impl RepoCache {
     /// # Errors
     /// The file system refuses.
     pub fn set_main(&self, commit: &str) -> Result<()> {
+        if self.main() == commit {
+            return Ok(());
+        }
         let file = self.refs().join("main");
         let temporary = self.refs().join(format!("main.{}", std::process::id()));
         fs::create_dir_all(self.refs())
-            .and_then(|()| fs::write(&temporary, commit))
+            .and_then(|()| own::write(&temporary, commit))
             .and_then(|()| fs::rename(&temporary, &file))
-            .map_err(|e| Error::io(format!("cannot write {}", file.display()), e))
+            .map_err(|e| unwritable(format!("cannot write {}", file.display()), e))
+    }
+}
+
+/// The commit that a file in `refs` names.
+pub fn read_ref(file: &Path) -> String {
+    const MOST_BYTES: u64 = 256;
+    let text = own::read(file, MOST_BYTES).unwrap_or_default();
+    text.trim().to_string()
+}
+
+/// An error about the cache, with what to do where it cannot be written.
+pub fn unwritable(what: String, error: io::Error) -> Error {
+    let kinds = [
+        io::ErrorKind::PermissionDenied,
+        io::ErrorKind::ReadOnlyFilesystem,
+    ];
+    match kinds.contains(&error.kind()) {
+        true => Error::input(format!(
+            "{what}: {error}; set HF_HUB_CACHE to a folder that can be written"
+        )),
+        false => Error::io(what, error),
     }
 }
 
@@ -139,12 +164,13 @@ fn folder_of(repo: &str) -> String {
     format!("models--{}", repo.replacen('/', "--", 1))
 }
 
-/// All repositories in a cache, by name.
+/// All repositories in a cache, by name; folders of no possible name are none of ours.
 pub fn repositories(root: &Path) -> Vec<String> {
     let entries = fs::read_dir(root).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut repos: Vec<String> = names
         .filter_map(|name| Some(name.strip_prefix("models--")?.replacen("--", "/", 1)))
+        .filter(|repo| is_repo(repo))
         .collect();
     repos.sort();
     repos
@@ -182,7 +208,7 @@ fn duplicate(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// False for what is linked into the cache: it is somebody else's.
-fn is_own_folder(dir: &Path) -> bool {
+pub fn is_own_folder(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir())
 }
 
@@ -203,7 +229,7 @@ fn walk(dir: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) {
         };
         let path = format!("{prefix}{name}");
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            if depth < MOST_DEPTH {
+            if depth < MOST_FOLDERS {
                 walk(&entry.path(), &format!("{path}/"), depth + 1, found);
             }
         } else if entry.path().is_file() {
@@ -248,6 +274,7 @@ mod tests {
         fs::create_dir_all(cache.blobs()).expect("a folder");
         fs::write(cache.blob(ID), "GGUF").expect("a file");
         let link = cache.link("c1", "sub/m-Q8_0.gguf", ID).expect("a link");
+        let link = link.expect("its content");
         assert_eq!(fs::read(&link).expect("its target"), b"GGUF");
         cache
             .link("c1", "x-Q4_0-00001-of-00002.gguf", ID)
@@ -260,6 +287,9 @@ mod tests {
         fs::remove_file(cache.blob(ID)).expect("removed");
         assert_eq!(cache.find(&What::Best), None);
         assert_eq!(files_below(&cache.snapshots()[0]), [""; 0]);
+        for path in ["sub/m-Q8_0.gguf", "new.gguf"] {
+            assert_eq!(cache.link("c1", path, ID).expect("no error"), None);
+        }
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What is in the cache, and removing it.
 
-use super::cache::{RepoCache, files_below, repositories};
+use super::cache::{RepoCache, files_below, is_own_folder, read_ref, repositories};
 use super::name::{Wanted, What};
-use super::{partial, pick};
+use super::{own, partial, pick};
 use crate::error::{Error, Result};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ pub struct Kept {
     pub repo: String,
     /// Path in the repository, of its first file.
     pub file: String,
-    /// The file's path; none while it is being fetched.
+    /// The file's path; none while some of it is still to be fetched.
     pub path: Option<PathBuf>,
     /// Number of files it is split over.
     pub files: usize,
@@ -37,13 +37,16 @@ pub fn list(root: &Path) -> Vec<Kept> {
                 let paths: Vec<PathBuf> = model.files.iter().map(|f| snapshot.join(f)).collect();
                 let content = fs::canonicalize(&paths[0]).unwrap_or_default();
                 if seen.insert((model.name().to_string(), content)) {
-                    all.push(kept(&repo, model.name(), &paths));
+                    let kept = kept(&repo, model.name(), &paths);
+                    let path = kept.path.filter(|_| model.complete);
+                    all.push(Kept { path, ..kept });
                 }
             }
         }
-        all.extend(partials(&cache).into_iter().map(|(path, file)| Kept {
+        let partials = partials(&cache).into_iter();
+        all.extend(partials.filter(Partial::is_begun).map(|partial| Kept {
             path: None,
-            ..kept(&repo, &file, &[path])
+            ..kept(&repo, &partial.name(), &[partial.path])
         }));
     }
     all
@@ -68,19 +71,49 @@ fn size(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |meta| meta.len())
 }
 
-/// Partial files and the names of what they will be.
-fn partials(cache: &RepoCache) -> Vec<(PathBuf, String)> {
-    let mut all: Vec<(PathBuf, String)> = files_below(&cache.blobs())
-        .into_iter()
-        .filter(|name| name.ends_with(".partial"))
-        .map(|name| {
-            let path = cache.blobs().join(&name);
-            let note = partial::read_note(&path);
-            (path, note.map_or(name, |note| note.file))
-        })
+/// What an interrupted download left, or somebody put in its place.
+struct Partial {
+    /// Need not exist: there may only be a note.
+    path: PathBuf,
+    id: String,
+    /// What it will be, if that is noted.
+    file: Option<String>,
+    /// None for what is no regular file.
+    bytes: Option<u64>,
+}
+
+impl Partial {
+    /// True where something of a file is there.
+    fn is_begun(&self) -> bool {
+        self.bytes.is_some_and(|n| n > 0 || self.file.is_some())
+    }
+
+    fn name(&self) -> String {
+        let unknown = || format!("blobs/{}.partial", self.id);
+        self.file.clone().unwrap_or_else(unknown)
+    }
+}
+
+fn partials(cache: &RepoCache) -> Vec<Partial> {
+    let blobs = cache.blobs();
+    let entries = is_own_folder(&blobs).then(|| fs::read_dir(&blobs));
+    let entries = entries.into_iter().flatten().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    // Sorted, and one for a file and its note.
+    let ids: BTreeSet<String> = names
+        .filter_map(|name| partial::id_of(&name).map(str::to_string))
         .collect();
-    all.sort();
-    all
+    let partials = ids.into_iter().map(|id| {
+        let path = partial::path_of(&cache.blob(&id));
+        let meta = fs::symlink_metadata(&path).ok();
+        Partial {
+            file: partial::read_note(&path).map(|note| note.file),
+            bytes: meta.filter(fs::Metadata::is_file).map(|meta| meta.len()),
+            path,
+            id,
+        }
+    });
+    partials.collect()
 }
 
 /// Removes what is meant: names in all commits, contents that no name refers to any more,
@@ -101,7 +134,7 @@ pub fn remove(cache: &RepoCache, wanted: &Wanted) -> Result<u64> {
         );
     }
     let mut partials = partials(cache);
-    partials.retain(|(_, file)| pick::is_meant(file, &wanted.what));
+    partials.retain(|partial| pick::is_meant(&partial.name(), &wanted.what));
     let all = wanted.what == What::Best;
     // A model of which only some files came has contents without names.
     let nameless = all && !unreferenced(cache).is_empty();
@@ -112,9 +145,9 @@ pub fn remove(cache: &RepoCache, wanted: &Wanted) -> Result<u64> {
     }
     let _locks = lock_all(cache, &partials)?;
     let mut freed = 0;
-    for (path, _) in &partials {
-        freed += size(path);
-        partial::delete(path);
+    for partial in &partials {
+        freed += partial.bytes.unwrap_or(0);
+        partial::delete(&partial.path);
     }
     let mut contents = HashSet::new();
     let mut sizes = HashSet::new();
@@ -144,16 +177,16 @@ fn delete(path: &Path) -> Result<()> {
 }
 
 /// Locks what is being removed, so that nobody is fetching it.
-fn lock_all(cache: &RepoCache, partials: &[(PathBuf, String)]) -> Result<Vec<File>> {
+fn lock_all(cache: &RepoCache, partials: &[Partial]) -> Result<Vec<File>> {
     let mut locks = Vec::new();
-    for (path, name) in partials {
-        let id = path.file_stem().unwrap_or_default().to_string_lossy();
-        let Ok(file) = File::options().write(true).open(cache.lock(&id)) else {
+    for partial in partials {
+        let Ok(file) = own::open(&cache.lock(&partial.id), File::options().write(true)) else {
             continue;
         };
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
             return Err(Error::input(format!(
-                "another process is fetching {name}; wait for it, or stop it"
+                "another process is fetching {}; wait for it, or stop it",
+                partial.name()
             )));
         }
         locks.push(file);
@@ -188,8 +221,8 @@ fn tidy(cache: &RepoCache) {
     }
     for name in files_below(&cache.refs()) {
         let note = cache.refs().join(name);
-        let commit = fs::read_to_string(&note).unwrap_or_default();
-        let is_gone = |snapshot: &PathBuf| snapshot.ends_with(commit.trim()) && !snapshot.exists();
+        let commit = read_ref(&note);
+        let is_gone = |snapshot: &PathBuf| snapshot.ends_with(&commit) && !snapshot.exists();
         if snapshots.iter().any(is_gone) {
             // It only names what is gone; the next pull writes it anew.
             let _ = fs::remove_file(note);

@@ -1,11 +1,11 @@
 //! One file from the hub into the cache: locked, resumed, retried, verified.
 
 use super::attempt::attempt;
-use super::cache::RepoCache;
+use super::cache::{RepoCache, unwritable};
 use super::listing::RemoteFile;
 use super::partial::Partial;
 use super::transport::{Failure, Transport, Tried, pause_after};
-use super::{Event, Report, size_text};
+use super::{Event, Report, own, size_text};
 use crate::error::{Error, Result};
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
@@ -20,20 +20,21 @@ const PROGRESS: u64 = 16 << 20;
 /// # Errors
 /// The server fails for good, sends something else, or the file system refuses.
 pub fn blob(
-    transport: &Transport<'_>,
+    transport: &Transport,
     cache: &RepoCache,
     remote: &RemoteFile,
     uri: &Uri,
     report: Report<'_>,
 ) -> Tried<()> {
-    let blob = cache.blob(&remote.id);
-    fs::create_dir_all(cache.blobs())
-        .map_err(|e| Error::io(format!("cannot create {}", cache.blobs().display()), e))?;
+    // A whole content needs no lock, which a cache that is read-only has none of.
+    if is_there(cache, remote) {
+        return Ok(());
+    }
     let _lock = lock(&cache.lock(&remote.id), remote, report)?;
     if is_there(cache, remote) {
         return Ok(());
     }
-    let mut partial = Partial::open(&blob, remote)?;
+    let mut partial = Partial::open(&cache.blob(&remote.id), remote)?;
     report(Event::Info(announcement(remote, partial.len())));
     let started = Instant::now();
     complete(transport, &mut partial, remote, uri, report)?;
@@ -66,11 +67,11 @@ fn announcement(remote: &RemoteFile, done: u64) -> String {
 
 /// Waits for the lock; `None` where the file system has none.
 fn lock(path: &Path, remote: &RemoteFile, report: Report<'_>) -> Result<Option<File>> {
-    let refused = |e| Error::io(format!("cannot lock {}", path.display()), e);
+    let refused = |e| unwritable(format!("cannot lock {}", path.display()), e);
     fs::create_dir_all(path.parent().unwrap_or(path)).map_err(refused)?;
     let mut options = File::options();
     let options = options.write(true).create(true).truncate(false);
-    let file = options.open(path).map_err(refused)?;
+    let file = own::open(path, options).map_err(refused)?;
     let locked = match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
@@ -91,7 +92,7 @@ fn lock(path: &Path, remote: &RemoteFile, report: Report<'_>) -> Result<Option<F
 
 /// Attempts until everything is there.
 fn complete(
-    transport: &Transport<'_>,
+    transport: &Transport,
     partial: &mut Partial,
     remote: &RemoteFile,
     uri: &Uri,

@@ -1,7 +1,8 @@
 //! What a repository holds, by the hub's API.
 
 use super::Event;
-use super::address::{Origin, encoded, next_page, shown};
+use super::address::{Origin, encoded, next_page, resolved, shown};
+use super::digest::Kind;
 use super::name::{check_path, is_gguf};
 use super::transport::{Transport, Tried};
 use crate::error::{Error, Result};
@@ -20,10 +21,10 @@ pub struct RemoteFile {
     /// In the repository; safe to use below a folder.
     pub path: String,
     pub size: u64,
-    /// Names the content: the SHA-256 of a large file, else git's hash; lower-case hex.
+    /// Names the content: its hash, in lower-case hex.
     pub id: String,
-    /// True when `id` is the SHA-256.
-    pub is_sha256: bool,
+    /// Which hash `id` is.
+    pub hash: Kind,
 }
 
 /// GGUF files of a repository at one commit.
@@ -60,8 +61,8 @@ struct Lfs {
 ///
 /// # Errors
 /// The hub cannot be reached, refuses, or answers nonsense.
-pub fn list(transport: &Transport<'_>, repo: &str, report: &dyn Fn(Event<'_>)) -> Tried<Listing> {
-    let api = format!("{}/api/models/{repo}", transport.settings().endpoint);
+pub fn list(transport: &Transport, repo: &str, report: &dyn Fn(Event<'_>)) -> Tried<Listing> {
+    let api = format!("{}/api/models/{repo}", transport.access().endpoint);
     let warn = |text: String| report(Event::Warning(text));
     let uri = parse(&format!("{api}/revision/main"))?;
     let (body, _) = transport.json(&uri, &warn)?;
@@ -80,15 +81,15 @@ pub fn list(transport: &Transport<'_>, repo: &str, report: &dyn Fn(Event<'_>)) -
         if files.len() > MOST_FILES {
             break;
         }
-        let link = headers
-            .get(header::LINK)
-            .and_then(|link| link.to_str().ok());
-        let Some(next) = link.and_then(next_page) else {
+        let links = headers.get_all(header::LINK).iter();
+        let mut links = links.filter_map(|link| link.to_str().ok());
+        let Some(next) = links.find_map(next_page) else {
             return Ok(Listing { commit, files });
         };
-        page = parse(next)?;
+        page = resolved(&page, next)
+            .ok_or_else(|| nonsense(&page, "the next page has no usable address"))?;
         // The token goes along.
-        if Origin::of(&page).as_ref() != Some(&transport.settings().origin) {
+        if Origin::of(&page).as_ref() != Some(&transport.access().origin) {
             return Err(nonsense(&page, "the next page is on another host").into());
         }
     }
@@ -108,22 +109,22 @@ fn remote_file(page: &Uri, entry: Entry) -> Result<Option<RemoteFile>> {
         return Ok(None);
     }
     check_path(&entry.path)?;
-    let (oid, size, is_sha256, digits) = match entry.lfs {
-        Some(lfs) => (lfs.oid, lfs.size, true, 64),
-        None => (entry.oid, entry.size, false, 40),
+    let (oid, size, hash) = match entry.lfs {
+        Some(lfs) => (lfs.oid, lfs.size, Kind::Sha256),
+        None => (entry.oid, entry.size, Kind::Git),
     };
     if size == 0 {
         return Ok(None);
     }
     // The hash becomes a file's name.
-    if oid.len() != digits || !is_hex(&oid) {
+    if oid.len() != hash.digits() || !is_hex(&oid) {
         return Err(nonsense(page, "a file without its hash"));
     }
     Ok(Some(RemoteFile {
         path: entry.path,
         size,
         id: oid.to_ascii_lowercase(),
-        is_sha256,
+        hash,
     }))
 }
 

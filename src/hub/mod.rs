@@ -7,21 +7,24 @@ mod address;
 mod attempt;
 mod cache;
 mod contents;
+mod digest;
 mod fetch;
 mod listing;
 mod name;
+mod own;
 mod partial;
 mod pick;
 mod settings;
 mod transport;
 
+pub use address::without_passwords;
 pub use contents::Kept;
 pub use name::{Wanted, What};
 
 use crate::error::{Error, Result};
 use cache::RepoCache;
 use listing::{Listing, RemoteFile};
-use settings::Settings;
+use settings::{Access, Settings};
 use std::path::{Path, PathBuf};
 use transport::{Failure, Transport, Tried};
 
@@ -50,11 +53,11 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// As the environment says: `HF_ENDPOINT`, `HF_TOKEN`, `HF_HOME`, `HF_HUB_CACHE`,
-    /// `XDG_CACHE_HOME`, `HF_HUB_OFFLINE`.
+    /// As the environment says: `HF_HOME`, `HF_HUB_CACHE`, `XDG_CACHE_HOME`,
+    /// `HF_HUB_OFFLINE`; when it comes to requests also `HF_ENDPOINT`, `HF_TOKEN`.
     ///
     /// # Errors
-    /// A variable has a value that cannot be used.
+    /// No place for the cache is known.
     pub fn from_env() -> Result<Hub> {
         Ok(Hub {
             settings: Settings::from_env()?,
@@ -66,7 +69,7 @@ impl Hub {
     /// # Errors
     /// It is neither in the cache nor to be had.
     pub fn find(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
-        self.check_origin(wanted)?;
+        check_origin(wanted)?;
         if let Some(path) = self.cache(wanted).find(&wanted.what) {
             return Ok(path);
         }
@@ -81,7 +84,7 @@ impl Hub {
     /// # Errors
     /// It is not to be had.
     pub fn pull(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
-        self.check_origin(wanted)?;
+        check_origin(wanted)?;
         let cached = || self.cache(wanted).find(&wanted.what);
         if self.settings.offline {
             return cached().ok_or_else(|| offline(wanted));
@@ -116,37 +119,56 @@ impl Hub {
         RepoCache::new(&self.settings.cache, &wanted.repo)
     }
 
-    /// An address must be of the hub that is asked, for nothing is sent elsewhere.
-    fn check_origin(&self, wanted: &Wanted) -> Result<()> {
-        let endpoint = &self.settings.endpoint;
-        match &wanted.origin {
-            Some(given) if given != endpoint && given != settings::PUBLIC_HUB => {
-                Err(Error::input(format!(
-                    "{given} is not the hub that is asked, {endpoint}; set HF_ENDPOINT={given}"
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn fetch(&self, wanted: &Wanted, report: Report<'_>) -> Tried<PathBuf> {
-        let transport = Transport::new(&self.settings)?;
+        let transport = Transport::new(Access::from_env()?)?;
         let listing = listing::list(&transport, &wanted.repo, report)?;
         let files = choose(&listing, wanted)?;
         let cache = self.cache(wanted);
-        check_space(&cache, &self.settings.cache, &files)?;
-        for file in &files {
-            let (endpoint, commit) = (&self.settings.endpoint, &listing.commit);
-            let uri = listing::content_address(endpoint, &wanted.repo, commit, &file.path)?;
-            fetch::blob(&transport, &cache, file, &uri, report)?;
+        // Again when another process removes what was here a moment ago.
+        for _ in 0..2 {
+            check_space(&cache, &self.settings.cache, &files)?;
+            for file in &files {
+                let (endpoint, commit) = (&transport.access().endpoint, &listing.commit);
+                let uri = listing::content_address(endpoint, &wanted.repo, commit, &file.path)?;
+                fetch::blob(&transport, &cache, file, &uri, report)?;
+            }
+            if let Some(path) = name_all(&cache, &listing.commit, &files)? {
+                if let Err(error) = cache.set_main(&listing.commit) {
+                    report(Event::Warning(error.to_string()));
+                }
+                return Ok(path);
+            }
         }
-        let mut first = None;
-        for file in &files {
-            let path = cache.link(&listing.commit, &file.path, &file.id)?;
-            first.get_or_insert(path);
+        Err(Error::input(format!(
+            "{wanted}: another process removes it while it is fetched; run the same command again"
+        ))
+        .into())
+    }
+}
+
+/// Gives the files their names in a commit; the first one's path unless one is gone.
+fn name_all(cache: &RepoCache, commit: &str, files: &[&RemoteFile]) -> Result<Option<PathBuf>> {
+    let mut first = None;
+    for file in files {
+        let Some(path) = cache.link(commit, &file.path, &file.id)? else {
+            return Ok(None);
+        };
+        first.get_or_insert(path);
+    }
+    Ok(first)
+}
+
+/// An address must be of the hub that is asked, for nothing is sent elsewhere.
+fn check_origin(wanted: &Wanted) -> Result<()> {
+    let endpoint = settings::endpoint();
+    match &wanted.origin {
+        Some(given) if *given != endpoint && given != settings::PUBLIC_HUB => {
+            let endpoint = name::shown(&endpoint);
+            Err(Error::input(format!(
+                "{given} is not the hub that is asked, {endpoint}; set HF_ENDPOINT={given}"
+            )))
         }
-        cache.set_main(&listing.commit)?;
-        first.ok_or_else(|| nothing_fits(&[], wanted).into())
+        _ => Ok(()),
     }
 }
 
@@ -162,7 +184,7 @@ fn nothing_fits(models: &[pick::Model], wanted: &Wanted) -> Error {
     let repo = &wanted.repo;
     let models: Vec<&pick::Model> = models
         .iter()
-        .filter(|model| pick::is_model(model))
+        .filter(|model| pick::can_run(model.name()))
         .collect();
     if models.is_empty() {
         return Error::input(format!(
@@ -187,7 +209,7 @@ fn nothing_fits(models: &[pick::Model], wanted: &Wanted) -> Error {
 /// An error when what is missing does not fit on the disk.
 fn check_space(cache: &RepoCache, root: &Path, files: &[&RemoteFile]) -> Result<()> {
     std::fs::create_dir_all(root)
-        .map_err(|e| Error::io(format!("cannot create {}", root.display()), e))?;
+        .map_err(|e| cache::unwritable(format!("cannot create {}", root.display()), e))?;
     let missing = files
         .iter()
         .filter(|file| !fetch::is_there(cache, file))

@@ -1,5 +1,6 @@
 //! What a user asks for, `USER/REPO[:QUANT|:FILE]`, and which names are safe.
 
+use super::address::without_passwords;
 use crate::error::{Error, Result};
 use std::fmt;
 
@@ -8,6 +9,8 @@ const MOST_NAME_BYTES: usize = 96;
 /// Bytes of a file's path in a repository, and of each of its parts: what file systems take.
 const MOST_PATH_BYTES: usize = 1024;
 const MOST_PART_BYTES: usize = 255;
+/// Folders that a file's path in a repository may have; the cache is searched as deep.
+pub(super) const MOST_FOLDERS: usize = 32;
 
 /// Which file of a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +26,7 @@ pub enum What {
 /// A repository and which of its files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// `USER/REPO`.
+    /// `USER/REPO`, or `REPO` alone.
     pub repo: String,
     pub what: What,
     /// `https://HOST` when an address was given instead of a name.
@@ -80,20 +83,32 @@ impl fmt::Display for Wanted {
 
 fn address(text: &str, scheme: &str, rest: &str) -> Result<Wanted> {
     let rest = rest.split(['?', '#']).next().unwrap_or(rest);
-    let parts: Vec<&str> = rest.splitn(6, '/').collect();
-    let [host, user, repo, "resolve" | "blob", "main", file] = parts[..] else {
+    let parts: Vec<&str> = rest.split('/').collect();
+    let (host, repo, file) = match &parts[..] {
+        [host, user, repo, "resolve" | "blob", "main", file @ ..] => {
+            (host, format!("{user}/{repo}"), file)
+        }
+        [host, repo, "resolve" | "blob", "main", file @ ..] => (host, (*repo).to_string(), file),
+        _ => {
+            return Err(Error::input(format!(
+                "{}: not the address of a file in a repository; \
+                 give USER/REPO:FILE or https://HOST/USER/REPO/resolve/main/FILE",
+                shown(text)
+            )));
+        }
+    };
+    if host.contains('@') {
         return Err(Error::input(format!(
-            "{}: not the address of a file in a repository; \
-             give USER/REPO:FILE or https://HOST/USER/REPO/resolve/main/FILE",
+            "{}: a user or password in an address is not used; leave it out, and set HF_TOKEN",
             shown(text)
         )));
-    };
-    let repo = format!("{user}/{repo}");
+    }
     check_repo(&repo)?;
-    check_path(file)?;
+    let file = file.join("/");
+    check_path(&file)?;
     Ok(Wanted {
         repo,
-        what: What::File(file.to_string()),
+        what: What::File(file),
         origin: Some(format!("{scheme}://{host}")),
     })
 }
@@ -113,9 +128,25 @@ fn selector(text: &str) -> Result<What> {
     Ok(What::Quant(text.to_string()))
 }
 
-/// An error unless the text is `USER/REPO` as the hub allows it: no `--` and no `..`, which
-/// would also make the cache's folder names ambiguous.
+/// An error unless the text is a repository's name.
 fn check_repo(text: &str) -> Result<()> {
+    if is_repo(text) {
+        return Ok(());
+    }
+    let advice = match is_gguf(text) {
+        true => "give a file with -m, or USER/REPO:FILE",
+        false => "give USER/REPO, USER/REPO:QUANT or USER/REPO:FILE",
+    };
+    Err(Error::input(format!(
+        "{:?} is not a repository's name; {advice}",
+        shown(text)
+    )))
+}
+
+/// True for `USER/REPO`, or the `REPO` of some old ones, as the hub allows it: no `--` and
+/// no `..`, which would also make the cache's folder names ambiguous. A lone name of a file
+/// is none.
+pub(super) fn is_repo(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let good = |part: &str| {
         !part.is_empty()
@@ -127,11 +158,8 @@ fn check_repo(text: &str) -> Result<()> {
             && !part.contains("..")
     };
     match text.split_once('/') {
-        Some((user, repo)) if good(user) && good(repo) => Ok(()),
-        _ => Err(Error::input(format!(
-            "{:?} is not a repository's name; give USER/REPO, USER/REPO:QUANT or USER/REPO:FILE",
-            shown(text)
-        ))),
+        Some((user, repo)) => good(user) && good(repo),
+        None => good(text) && !is_gguf(text),
     }
 }
 
@@ -141,6 +169,12 @@ pub(super) fn check_path(path: &str) -> Result<()> {
     let bad_part = |part: &str| {
         matches!(part, "" | "." | "..") || part.len() > MOST_PART_BYTES || part.contains(bad_char)
     };
+    if path.matches('/').count() > MOST_FOLDERS {
+        return Err(Error::input(format!(
+            "{:?} lies in more than {MOST_FOLDERS} folders; refused",
+            shown(path)
+        )));
+    }
     if path.len() > MOST_PATH_BYTES || path.split('/').any(bad_part) {
         return Err(Error::input(format!(
             "{:?} is not a safe name of a file; refused",
@@ -157,9 +191,10 @@ pub(super) fn is_gguf(path: &str) -> bool {
     bytes.len() > ending.len() && bytes[bytes.len() - ending.len()..].eq_ignore_ascii_case(ending)
 }
 
-/// Text of others for a message: its first characters.
+/// Text of others for a message: its first characters, without passwords.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 120;
+    let text = without_passwords(text);
     let mut chars = text.chars();
     let mut short: String = chars.by_ref().take(MOST).collect();
     if chars.next().is_some() {
@@ -170,7 +205,7 @@ pub(super) fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Wanted, What, check_path};
+    use super::{MOST_FOLDERS, Wanted, What, check_path};
 
     fn parsed(text: &str) -> (String, What) {
         let wanted = Wanted::parse(text).expect("a name");
@@ -189,6 +224,10 @@ mod tests {
             parsed("Some-User/Model.v1_GGUF:sub/m.Q8_0.gguf"),
             (repo(), What::File("sub/m.Q8_0.gguf".into()))
         );
+        assert_eq!(
+            parsed("gpt2:Q8_0"),
+            ("gpt2".into(), What::Quant("Q8_0".into()))
+        );
     }
 
     #[test]
@@ -200,13 +239,20 @@ mod tests {
             assert_eq!(wanted.what, What::File("sub/m.gguf".into()));
             assert_eq!(wanted.origin.as_deref(), Some("https://hub.example"));
         }
+        let old = "https://hub.example/gpt2/resolve/main/sub/m.gguf";
+        let (repo, what) = parsed(old);
+        assert_eq!(
+            (repo.as_str(), what),
+            ("gpt2", What::File("sub/m.gguf".into()))
+        );
     }
 
     #[test]
     fn other_names_are_refused() {
         for bad in [
             "",
-            "u",
+            "u.gguf",
+            "a--b",
             "u/",
             "/r",
             "u/r/x",
@@ -221,7 +267,9 @@ mod tests {
             "u/r:/m.gguf",
             "u/.r",
             "https://h/u/r",
+            "https://h/u/r/resolve/main",
             "https://h/u/r/tree/main/x",
+            "https://me@h/u/r/resolve/main/m.gguf",
             "https://h/u/r/resolve/main/../m.gguf",
         ] {
             assert!(Wanted::parse(bad).is_err(), "{bad:?}");
@@ -249,5 +297,7 @@ mod tests {
             assert!(check_path(bad).is_err(), "{bad:?}");
         }
         assert!(check_path(&"a".repeat(256)).is_err());
+        assert!(check_path(&("a/".repeat(MOST_FOLDERS) + "m")).is_ok());
+        assert!(check_path(&("a/".repeat(MOST_FOLDERS + 1) + "m")).is_err());
     }
 }

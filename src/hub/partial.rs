@@ -3,17 +3,20 @@
 //! Beside it `blobs/<id>.partial.json` notes which file it will be and the server's `ETag`,
 //! so that a later run can ask for the rest of the same bytes.
 
-use super::cache::sync_folder;
+use super::cache::{sync_folder, unwritable};
+use super::digest::{Hasher, Kind};
 use super::listing::RemoteFile;
+use super::own;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// Bytes hashed at a time.
 const PIECE: usize = 256 << 10;
+/// Bytes a note may have: a path of 1 KiB, an `ETag` of some 100 bytes.
+const MOST_NOTE_BYTES: u64 = 64 << 10;
 
 /// What is noted beside a partial file.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -27,44 +30,51 @@ pub struct Note {
 pub struct Partial {
     blob: PathBuf,
     path: PathBuf,
-    file: File,
-    hasher: Sha256,
+    /// None until the first good answer.
+    file: Option<File>,
+    hash: Kind,
+    /// Bytes of the whole.
+    size: u64,
+    hasher: Hasher,
     len: u64,
     note: Note,
 }
 
 impl Partial {
-    /// Opens what an earlier run left, or an empty file. Reads what is there.
+    /// Opens what an earlier run left, if anything, and reads it.
     ///
     /// # Errors
     /// The file system refuses.
     pub fn open(blob: &Path, remote: &RemoteFile) -> Result<Partial> {
         let path = path_of(blob);
         let mut options = File::options();
-        let options = options.read(true).write(true).create(true).truncate(false);
+        // What cannot be opened, a link, say, is replaced by the first bytes.
+        let there = own::open(&path, options.read(true).write(true)).ok();
         let mut partial = Partial {
-            file: options.open(&path).map_err(|e| unusable(&path, e))?,
+            file: there,
             blob: blob.to_path_buf(),
-            hasher: Sha256::new(),
+            hash: remote.hash,
+            size: remote.size,
+            hasher: Hasher::new(remote.hash, remote.size),
             len: 0,
             note: read_note(&path).unwrap_or_default(),
             path,
         };
         partial.note.file.clone_from(&remote.path);
         partial.hash_existing()?;
-        if partial.len > remote.size {
-            partial.restart()?;
+        if partial.len == 0 || partial.len > remote.size {
+            partial.restart();
         }
         Ok(partial)
     }
 
     fn hash_existing(&mut self) -> Result<()> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
         let mut piece = vec![0; PIECE];
         loop {
-            let n = self
-                .file
-                .read(&mut piece)
-                .map_err(|e| unusable(&self.path, e))?;
+            let n = file.read(&mut piece).map_err(|e| unusable(&self.path, e))?;
             if n == 0 {
                 return Ok(());
             }
@@ -84,29 +94,25 @@ impl Partial {
     }
 
     /// Throws away what is there.
-    ///
-    /// # Errors
-    /// The file system refuses.
-    pub fn restart(&mut self) -> Result<()> {
-        let cut = self
-            .file
-            .set_len(0)
-            .and_then(|()| self.file.seek(SeekFrom::Start(0)));
-        cut.map_err(|e| unusable(&self.path, e))?;
-        self.hasher = Sha256::new();
+    pub fn restart(&mut self) {
+        self.file = None;
+        delete(&self.path);
+        self.hasher = Hasher::new(self.hash, self.size);
         self.len = 0;
         self.note.etag = None;
-        Ok(())
     }
 
-    /// Notes what the next bytes come from.
+    /// Notes what the next bytes come from; before there are any, so that they have a name.
     ///
     /// # Errors
     /// The file system refuses.
     pub fn comes_from(&mut self, etag: Option<String>) -> Result<()> {
         self.note.etag = etag;
         let text = serde_json::to_string(&self.note).unwrap_or_default();
-        fs::write(note_path(&self.path), text).map_err(|e| unusable(&self.path, e))
+        let folder = self.path.parent().unwrap_or(&self.path);
+        fs::create_dir_all(folder)
+            .and_then(|()| own::write(&note_path(&self.path), &text))
+            .map_err(|e| unusable(&self.path, e))
     }
 
     /// Adds bytes at the end.
@@ -114,9 +120,11 @@ impl Partial {
     /// # Errors
     /// The file system refuses; no space is left, say.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        self.file
-            .write_all(bytes)
-            .map_err(|e| unusable(&self.path, e))?;
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(own::create(&self.path).map_err(|e| unusable(&self.path, e))?),
+        };
+        file.write_all(bytes).map_err(|e| unusable(&self.path, e))?;
         self.hasher.update(bytes);
         self.len += bytes.len() as u64;
         Ok(())
@@ -127,19 +135,25 @@ impl Partial {
     /// # Errors
     /// It is not what the hub has (then it is deleted), or the file system refuses.
     pub fn finish(self, remote: &RemoteFile) -> Result<()> {
-        let hash = hex(&self.hasher.finalize());
-        if self.len != remote.size || (remote.is_sha256 && hash != remote.id) {
+        let hash = self.hasher.finish();
+        if self.len != remote.size || hash != remote.id {
             delete(&self.path);
             return Err(Error::input(format!(
-                "{}: corrupted on the way: {} bytes with SHA-256 {hash}, expected {} with {}; \
+                "{}: corrupted on the way: {} bytes with {} {hash}, expected {} with {}; \
                  it was deleted, run the same command again",
-                remote.path, self.len, remote.size, remote.id
+                remote.path,
+                self.len,
+                remote.hash.name(),
+                remote.size,
+                remote.id
             )));
         }
-        self.file
-            .sync_all()
-            .and_then(|()| fs::rename(&self.path, &self.blob))
-            .map_err(|e| unusable(&self.path, e))?;
+        let synced = self.file.map_or(Ok(()), |file| file.sync_all());
+        match synced.and_then(|()| fs::rename(&self.path, &self.blob)) {
+            // Another process has removed it; naming it will show that it is gone.
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            done => done.map_err(|e| unusable(&self.path, e))?,
+        }
         delete(&self.path);
         sync_folder(self.blob.parent().unwrap_or(&self.blob));
         Ok(())
@@ -149,6 +163,13 @@ impl Partial {
 /// `<blob>.partial`.
 pub fn path_of(blob: &Path) -> PathBuf {
     with_ending(blob, ".partial")
+}
+
+/// The id of the content of which a name in `blobs` is a partial file or its note.
+pub fn id_of(name: &str) -> Option<&str> {
+    name.strip_suffix(".json")
+        .unwrap_or(name)
+        .strip_suffix(".partial")
 }
 
 fn note_path(partial: &Path) -> PathBuf {
@@ -163,8 +184,8 @@ fn with_ending(path: &Path, ending: &str) -> PathBuf {
 
 /// What is noted beside a partial file.
 pub fn read_note(partial: &Path) -> Option<Note> {
-    let text = fs::read(note_path(partial)).ok()?;
-    let mut note: Note = serde_json::from_slice(&text).ok()?;
+    let text = own::read(&note_path(partial), MOST_NOTE_BYTES)?;
+    let mut note: Note = serde_json::from_str(&text).ok()?;
     // It becomes a header.
     note.etag = note
         .etag
@@ -180,17 +201,14 @@ pub fn delete(partial: &Path) {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn unusable(path: &Path, error: std::io::Error) -> Error {
-    Error::io(format!("cannot write {}", path.display()), error)
+    unwritable(format!("cannot write {}", path.display()), error)
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Partial, path_of, read_note};
+    use crate::hub::digest::Kind;
     use crate::hub::listing::RemoteFile;
 
     /// SHA-256 of `abc` (FIPS 180-4, example 1).
@@ -201,7 +219,7 @@ mod tests {
             path: "m.gguf".into(),
             size: 3,
             id: ABC.into(),
-            is_sha256: true,
+            hash: Kind::Sha256,
         }
     }
 
@@ -234,5 +252,18 @@ mod tests {
         std::fs::write(path_of(&blob), "abcd").expect("written");
         let partial = Partial::open(&blob, &remote()).expect("open");
         assert_eq!(partial.len(), 0);
+        assert!(!path_of(&blob).exists());
+    }
+
+    #[test]
+    fn nothing_is_created_before_there_is_an_answer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let blob = folder.path().join("blobs").join(ABC);
+        let mut partial = Partial::open(&blob, &remote()).expect("open");
+        assert!(!folder.path().join("blobs").exists());
+        partial.comes_from(None).expect("noted");
+        assert_eq!(read_note(&path_of(&blob)).expect("a note").file, "m.gguf");
+        partial.append(b"abc").expect("written");
+        partial.finish(&remote()).expect("whole");
     }
 }

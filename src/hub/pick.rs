@@ -41,7 +41,7 @@ impl Model {
 pub fn is_meant(path: &str, what: &What) -> bool {
     match what {
         What::Best => true,
-        What::Quant(quant) => has_word(path, quant),
+        What::Quant(quant) => has_word(path, quant) && can_run(path),
         What::File(file) => part(path).0 == part(file).0,
     }
 }
@@ -84,17 +84,19 @@ fn shard(path: &str) -> Option<(&str, usize, usize)> {
 }
 
 /// False for the GGUF files beside a model that cannot be run.
-pub fn is_model(model: &Model) -> bool {
-    let name = file_name(model.name()).to_ascii_lowercase();
+pub fn can_run(path: &str) -> bool {
+    let name = file_name(path).to_ascii_lowercase();
     !NOT_MODELS.iter().any(|word| name.contains(word))
 }
 
 /// The model that is meant: the preferred one where nothing is named, or the only one. Of
-/// several that fit equally, the one with the shortest path.
+/// several that fit equally, the one with the shortest path. What cannot be run is only
+/// taken where exactly that file is named.
 pub fn pick<'a>(models: &'a [Model], what: &What) -> Option<&'a Model> {
+    let named = matches!(what, What::File(_));
     let usable: Vec<&Model> = models
         .iter()
-        .filter(|model| model.complete && is_model(model))
+        .filter(|model| model.complete && (named || can_run(model.name())))
         .collect();
     let first = |what: &What| {
         let fitting = usable.iter().filter(|model| model.is(what));
@@ -182,11 +184,14 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_run_is_never_picked() {
+    fn what_cannot_be_run_is_only_picked_by_its_name() {
         let all = ["mmproj-m-Q4_K_M.gguf", "m.imatrix.gguf", "m-F16.gguf"];
         assert_eq!(picked(&all, &What::Best), one("m-F16.gguf"));
         assert_eq!(picked(&all, &quant("Q4_K_M")), None);
-        assert_eq!(picked(&all, &What::File("m.imatrix.gguf".into())), None);
+        assert_eq!(
+            picked(&all, &What::File("m.imatrix.gguf".into())),
+            one("m.imatrix.gguf")
+        );
     }
 
     #[test]

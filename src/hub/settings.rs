@@ -14,16 +14,20 @@ pub const PUBLIC_HUB: &str = "https://huggingface.co";
 /// Bytes a token file may have; tokens have some 40.
 const MOST_TOKEN_BYTES: u64 = 4096;
 
-/// Where from, where to, as whom.
+/// Where models are kept.
 pub struct Settings {
-    /// Without a `/` at the end.
-    pub endpoint: String,
-    pub origin: Origin,
-    pub token: Option<String>,
     /// The folder with `models--USER--REPO`.
     pub cache: PathBuf,
     /// No requests at all.
     pub offline: bool,
+}
+
+/// What only requests need: where from, as whom.
+pub struct Access {
+    /// Without a `/` at the end.
+    pub endpoint: String,
+    pub origin: Origin,
+    pub token: Option<String>,
     pub patience: Patience,
 }
 
@@ -31,13 +35,9 @@ impl Settings {
     /// Reads the environment.
     ///
     /// # Errors
-    /// A variable has a value that cannot be used, or no place for the cache is known.
+    /// No place for the cache is known.
     pub fn from_env() -> Result<Settings> {
-        let home = hugging_face_home();
-        let endpoint = text("HF_ENDPOINT").unwrap_or_else(|| PUBLIC_HUB.to_string());
-        let endpoint = endpoint.trim_end_matches('/').to_string();
-        let origin = origin(&endpoint)?;
-        let cache = match (path("HF_HUB_CACHE"), &home) {
+        let cache = match (path("HF_HUB_CACHE"), hugging_face_home()) {
             (Some(cache), _) => cache,
             (None, Some(home)) => home.join("hub"),
             (None, None) => {
@@ -47,15 +47,33 @@ impl Settings {
             }
         };
         Ok(Settings {
-            endpoint,
-            origin,
-            token: token(home.as_deref())?,
             cache: std::path::absolute(&cache)
                 .map_err(|e| Error::io(format!("{}: not a usable path", cache.display()), e))?,
             offline: flag("HF_HUB_OFFLINE"),
+        })
+    }
+}
+
+impl Access {
+    /// Reads the environment. What is in the cache is usable without.
+    ///
+    /// # Errors
+    /// A variable has a value that cannot be used.
+    pub fn from_env() -> Result<Access> {
+        let endpoint = endpoint();
+        Ok(Access {
+            origin: origin(&endpoint)?,
+            endpoint,
+            token: token(hugging_face_home().as_deref())?,
             patience: patience(),
         })
     }
+}
+
+/// `HF_ENDPOINT` as it is given, without a `/` at the end.
+pub fn endpoint() -> String {
+    let given = text("HF_ENDPOINT").unwrap_or_else(|| PUBLIC_HUB.to_string());
+    given.trim_end_matches('/').to_string()
 }
 
 fn variable(name: &str) -> Option<OsString> {
@@ -66,8 +84,13 @@ fn text(name: &str) -> Option<String> {
     variable(name).map(|value| value.to_string_lossy().into_owned())
 }
 
+/// A path; `~/` at its start is the user's folder, for no shell has replaced it.
 fn path(name: &str) -> Option<PathBuf> {
-    variable(name).map(PathBuf::from)
+    let path = PathBuf::from(variable(name)?);
+    match path.strip_prefix("~") {
+        Ok(below) => Some(std::env::home_dir()?.join(below)),
+        Err(_) => Some(path),
+    }
 }
 
 fn flag(name: &str) -> bool {

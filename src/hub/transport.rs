@@ -1,7 +1,7 @@
 //! Requests: token, redirects, timeouts, and which failures are worth another attempt.
 
-use super::address::{Origin, redirected, shown};
-use super::settings::Settings;
+use super::address::{Origin, resolved, shown};
+use super::settings::Access;
 use crate::error::{Error, Result};
 use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
@@ -90,18 +90,18 @@ impl From<Error> for Failure {
 }
 
 /// Sends requests to one hub.
-pub struct Transport<'a> {
+pub struct Transport {
     agent: Agent,
-    settings: &'a Settings,
+    access: Access,
 }
 
-impl Transport<'_> {
+impl Transport {
     /// Opens nothing yet.
     ///
     /// # Errors
     /// `SSL_CERT_FILE` names no certificates.
-    pub fn new(settings: &Settings) -> Result<Transport<'_>> {
-        let silence = Some(settings.patience.silence);
+    pub fn new(access: Access) -> Result<Transport> {
+        let silence = Some(access.patience.silence);
         let mut tls = TlsConfig::builder();
         if let Some(roots) = root_certificates()? {
             tls = tls.root_certs(roots);
@@ -119,16 +119,16 @@ impl Transport<'_> {
             .timeout_per_read(silence)
             .build();
         let agent = config.new_agent();
-        Ok(Transport { agent, settings })
+        Ok(Transport { agent, access })
     }
 
-    pub fn settings(&self) -> &Settings {
-        self.settings
+    pub fn access(&self) -> &Access {
+        &self.access
     }
 
     pub fn pauses(&self) -> Pauses {
         Pauses {
-            first: self.settings.patience.first_pause,
+            first: self.access.patience.first_pause,
             taken: 0,
         }
     }
@@ -171,7 +171,7 @@ impl Transport<'_> {
 
     /// True where the token may be sent.
     fn is_own(&self, uri: &Uri) -> bool {
-        Origin::of(uri).as_ref() == Some(&self.settings.origin)
+        Origin::of(uri).as_ref() == Some(&self.access.origin)
     }
 
     fn send(
@@ -185,7 +185,7 @@ impl Transport<'_> {
         for (name, value) in headers {
             request = request.header(name, value);
         }
-        if let (Some(token), true) = (&self.settings.token, self.is_own(uri)) {
+        if let (Some(token), true) = (&self.access.token, self.is_own(uri)) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
         request.call().map_err(|error| unanswered(uri, error))
@@ -195,7 +195,7 @@ impl Transport<'_> {
         let status = answer.status();
         let (code, at) = (status.as_u16(), shown(uri));
         let own = self.is_own(uri);
-        let text = match (status, self.settings.token.is_some()) {
+        let text = match (status, self.access.token.is_some()) {
             (StatusCode::TOO_MANY_REQUESTS, _) => {
                 return Failure::Again(
                     format!("{at}: {code}, too many requests"),
@@ -244,7 +244,7 @@ impl Transport<'_> {
     }
 
     fn json_once(&self, uri: &Uri) -> Tried<(Vec<u8>, HeaderMap)> {
-        let most = self.settings.patience.silence * JSON_SILENCES;
+        let most = self.access.patience.silence * JSON_SILENCES;
         let (head, body) = self.get_within(uri, &[], Some(most))?.into_parts();
         let deadline = Instant::now() + most;
         let mut reader = body.into_reader();
@@ -299,7 +299,7 @@ fn root_certificates() -> Result<Option<RootCerts>> {
 fn next_hop(from: &Uri, headers: &HeaderMap) -> Tried<Uri> {
     let location = headers.get(header::LOCATION);
     let location = location.and_then(|location| location.to_str().ok());
-    let next = location.and_then(|location| redirected(from, location));
+    let next = location.and_then(|location| resolved(from, location));
     let origins = (Origin::of(from), next.as_ref().and_then(Origin::of));
     match (next, origins) {
         (Some(next), (Some(from), Some(to))) if !from.is_downgrade(&to) => Ok(next),

@@ -1,5 +1,10 @@
 //! A model hub on this machine, with faults to switch on.
 
+#[path = "hub_faults.rs"]
+mod faults;
+
+pub use faults::Faults;
+use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +12,6 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
 
 /// The repository that it serves.
 pub const REPO: &str = "tester/tiny-GGUF";
@@ -38,45 +42,6 @@ impl Request {
         let range = self.header("range")?.strip_prefix("bytes=")?;
         range.strip_suffix('-')?.parse().ok()
     }
-}
-
-/// What goes wrong.
-#[derive(Clone, Default)]
-pub struct Faults {
-    /// Connections end after so many bytes of a file ...
-    pub cut_after: Option<usize>,
-    /// ... so many times.
-    pub cuts: usize,
-    /// Nothing more comes after so many bytes of a file.
-    pub stall_after: Option<usize>,
-    pub ignore_range: bool,
-    /// A part of a file has another `ETag` than the whole.
-    pub other_part: bool,
-    /// This status, so many times, for files or for the API.
-    pub file_status: Option<(u16, usize)>,
-    pub api_status: Option<(u16, usize)>,
-    /// This body with 200 instead of a file.
-    pub instead: Option<&'static str>,
-    /// Added to a file's `Content-Length`.
-    pub longer: usize,
-    /// No `Content-Length`, and no end.
-    pub endless: bool,
-    /// The middle byte is another one.
-    pub corrupt: bool,
-    /// Files are at this address plus their target.
-    pub redirect: Option<String>,
-    /// Every file redirects to itself.
-    pub endless_redirect: bool,
-    /// A file of this name is listed too.
-    pub extra_name: Option<&'static str>,
-    /// The list has a file a page, and the last page names itself as the next.
-    pub endless_list: bool,
-    /// This instead of the list.
-    pub list: Option<&'static str>,
-    /// A wait before each piece of a file.
-    pub pace: Duration,
-    /// Others get 401.
-    pub token: Option<&'static str>,
 }
 
 struct State {
@@ -152,6 +117,14 @@ impl HubServer {
 
 pub fn sha256(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
+    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What git calls a file with these bytes.
+pub fn git_hash(bytes: &[u8]) -> String {
+    let hash = Sha1::new_with_prefix(format!("blob {}\0", bytes.len()))
+        .chain_update(bytes)
+        .finalize();
     hash.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
@@ -260,7 +233,12 @@ fn list(
         .iter()
         .map(|(name, bytes)| {
             let (oid, size) = (sha256(bytes), bytes.len());
-            let git = "0".repeat(40);
+            let git = git_hash(bytes);
+            if faults.outside_lfs {
+                return format!(
+                    "{{\"type\":\"file\",\"oid\":\"{git}\",\"size\":{size},\"path\":\"{name}\"}}"
+                );
+            }
             format!(
                 "{{\"type\":\"file\",\"oid\":\"{git}\",\"size\":{size},\"path\":\"{name}\",\
                  \"lfs\":{{\"oid\":\"{oid}\",\"size\":{size},\"pointerSize\":134}}}}"
@@ -286,8 +264,11 @@ fn list(
         false => (page + 1 < pages.len()).then_some(page + 1),
     };
     let link = next.map(|next| {
-        let (base, path) = (&state.address, format!("/api/models/{REPO}/tree/main"));
-        format!("Link: <{base}{path}?recursive=true&cursor={next}>; rel=\"next\"\r\n")
+        let base = match faults.relative_pages {
+            true => String::new(),
+            false => format!("{}/api/models/{REPO}/tree/main", state.address),
+        };
+        format!("Link: <{base}?recursive=true&cursor={next}>; rel=\"next\"\r\n")
     });
     let body = format!("[{}]", pages[page.min(pages.len() - 1)].join(","));
     plain(stream, 200, &link.unwrap_or_default(), &body)

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 /// A second commit.
 const NEWER: &str = "2222222222222222222222222222222222222222";
 
-fn list(home: &Home, server: &HubServer) -> Vec<Json> {
+pub fn list(home: &Home, server: &HubServer) -> Vec<Json> {
     let text = home.good(server, "list --json");
     let json: Json = serde_json::from_str(&text).expect("JSON on stdout");
     json["models"].as_array().expect("models").clone()
@@ -47,11 +47,47 @@ fn the_named_or_the_nearest_file_is_taken_from_several_pages() {
     ];
     let stderr = home.bad(&server, &format!("pull {REPO}:Q2_K"), &parts);
     assert!(!stderr.contains("mmproj"), "{stderr}");
-    home.bad(
-        &server,
-        &format!("pull {REPO}:mmproj-a-Q4_K_M.gguf"),
-        &["there is no"],
-    );
+    home.bad(&server, &format!("pull {REPO}:Q4_K_M"), &["there is no"]);
+    // What is no model, too, when it is named exactly.
+    let file = "mmproj-a-Q4_K_M.gguf";
+    let path = home.good(&server, &format!("pull {REPO}:{file}"));
+    assert!(path.trim_end().ends_with(file), "{path}");
+    server.faults().relative_pages = true;
+    Home::new().good(&server, &format!("pull {REPO}:sub/b-Q8_0.gguf"));
+}
+
+#[test]
+fn a_repository_without_a_user_is_as_good_as_others() {
+    let (server, model) = served();
+    let home = Home::new();
+    let snapshot = home.path().join("hub/models--gpt2/snapshots/c0");
+    std::fs::create_dir_all(&snapshot).expect("a folder");
+    std::fs::write(snapshot.join(FILE), &model).expect("a file");
+    // No name that the hub allows; it cannot be removed, so it is not shown.
+    let odd = home.path().join("hub/models--a--b--c/snapshots/c0");
+    std::fs::create_dir_all(&odd).expect("a folder");
+    std::fs::write(odd.join(FILE), &model).expect("a file");
+    let kept = list(&home, &server);
+    assert_eq!((kept.len(), &kept[0]["repo"]), (1, &"gpt2".into()));
+    home.good(&server, "logits -hf gpt2 --tokens 1");
+    home.good(&server, "rm gpt2:q4_k_m");
+    assert!(list(&home, &server).is_empty());
+    home.bad(&server, "pull gpt2", &["404", "/api/models/gpt2/"]);
+}
+
+#[test]
+fn what_lies_deep_is_found_again_or_not_fetched() {
+    let deep = |folders: usize| "f/".repeat(folders) + FILE;
+    let server = HubServer::start(&[(&deep(32), b"GGUF deep")]);
+    let home = Home::new();
+    let path = home.good(&server, &format!("pull {REPO}"));
+    assert_eq!(list(&home, &server)[0]["file"], deep(32));
+    let line = format!("pull {REPO}:{}", deep(32));
+    let mut offline = home.command(&server, &line);
+    let output = offline.env("HF_HUB_OFFLINE", "1").output();
+    assert_eq!(output.expect("it ends").stdout, path.as_bytes());
+    let server = HubServer::start(&[(&deep(33), b"GGUF deep")]);
+    home.bad(&server, &format!("pull {REPO}"), &["folders", "refused"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Servers that fail, lie, or are not what they seem.
 
 use super::home::Home;
-use super::hub_server::{HubServer, REPO, sha256};
+use super::hub_server::{HubServer, REPO, git_hash, sha256};
 use super::{FILE, served};
 use std::time::{Duration, Instant};
 
@@ -110,6 +110,23 @@ fn corrupted_bytes_are_refused_and_named_and_do_not_stay() {
     assert!(!home.repo().join("snapshots").exists());
     server.faults().corrupt = false;
     home.good(&server, &pull());
+}
+
+#[test]
+fn a_file_outside_lfs_is_checked_by_its_git_hash() {
+    let (server, model) = served();
+    let home = Home::new();
+    server.faults().outside_lfs = true;
+    server.faults().corrupt = true;
+    let parts = [FILE, "corrupted", "git hash", &git_hash(&model), "deleted"];
+    home.bad(&server, &pull(), &parts);
+    assert_eq!(home.blobs(), [""; 0]);
+    server.faults().corrupt = false;
+    // Also when it comes in two pieces.
+    server.faults().cut_after = Some(300_000);
+    server.faults().cuts = 1;
+    home.good(&server, &pull());
+    assert_eq!(home.blobs(), [git_hash(&model)]);
 }
 
 #[test]
