@@ -14,7 +14,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 
-KEPT = {"short": 10, "person": 3, "story": 4}  # answers to a question
+KEPT = {"short": 6, "person": 3, "story": 4}  # answers to a question
 MOST_SENTENCES = {"short": 3, "person": 5, "story": 12}
 LEAST_WORDS = {"short": 4, "person": 12, "story": 40}
 MOST_WORDS = {"short": 50, "person": 70, "story": 130}

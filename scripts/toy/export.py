@@ -41,6 +41,8 @@ def add_keys(w, net, s):
     w.add_name({"llama": "Toy", "mamba2": "Toy Mamba-2"}[net])
     w.add_license("mit")
     w.add_description("A toy that comes with llama-rs: short English chats and stories. Do not trust its facts.")
+    w.add_float32("general.sampling.temp", 0.2)
+    w.add_int32("general.sampling.top_k", 20)
     w.add_vocab_size(s["n_vocab"])
     w.add_context_length(s["n_ctx"])
     w.add_embedding_length(s["n_embd"])

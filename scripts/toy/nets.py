@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 EPS, ROPE_BASE, CHUNK = 1e-5, 10000.0, 64
+DROPOUT = 0.1  # of what a block adds
 
 
 def as_q4_0(w):
@@ -82,6 +83,7 @@ class LlamaLayer(nn.Module):
     def __init__(self, s):
         super().__init__()
         self.s, hd = s, s.n_embd // s.n_head
+        self.dropout = nn.Dropout(DROPOUT)
         small = (2 * s.n_layer) ** -0.5
         self.attn_norm, self.ffn_norm = Norm(s.n_embd), Norm(s.n_embd)
         self.attn_q, self.attn_k = Linear(s.n_embd, s.n_embd), Linear(s.n_embd, s.n_kv * hd)
@@ -96,9 +98,9 @@ class LlamaLayer(nn.Module):
         q, k = rope(heads(self.attn_q(h), self.s.n_head)), rope(heads(self.attn_k(h), self.s.n_kv))
         v = heads(self.attn_v(h), self.s.n_kv)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        x = x + self.attn_output(y.transpose(1, 2).reshape(b, t, -1))
+        x = x + self.dropout(self.attn_output(y.transpose(1, 2).reshape(b, t, -1)))
         h = self.ffn_norm(x)
-        return x + self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h))
+        return x + self.dropout(self.ffn_down(F.silu(self.ffn_gate(h)) * self.ffn_up(h)))
 
 
 class Llama(nn.Module):
@@ -168,7 +170,7 @@ def ssd(x, dt, a, b, c):
 class Mamba2Layer(nn.Module):
     def __init__(self, s):
         super().__init__()
-        self.s = s
+        self.s, self.dropout = s, nn.Dropout(DROPOUT)
         self.attn_norm, self.ssm_norm = Norm(s.n_embd), Norm(s.d_inner)
         self.ssm_in = Linear(s.n_embd, s.d_inner + s.n_channels + s.n_head)
         self.ssm_out = Linear(s.d_inner, s.n_embd, s.n_layer**-0.5)
@@ -191,7 +193,7 @@ class Mamba2Layer(nn.Module):
         full = lambda v: F.pad(v, [0, 0] * (v.dim() - 2) + [0, rest])
         y = ssd(full(x), full(dt), -self.a_log.exp(), full(b), full(c))[:, :t]
         y = (y + x * self.d[:, None]).flatten(-2) * F.silu(z)
-        return h + self.ssm_out(self.ssm_norm(y).to(h.dtype))
+        return h + self.dropout(self.ssm_out(self.ssm_norm(y).to(h.dtype)))
 
 
 class Mamba2(nn.Module):

@@ -36,6 +36,10 @@ class Patterns:
 
     def words(self, kind):
         drawn = {name: self.rng.choice(words.split()).replace("_", " ") for name, words in topics.OTHERS.items()}
+        for name in ("idea", "food", "nature", "animal"):
+            drawn[name] = prompts.places(self.rng.choice(topics.WORDS[name].split()))["f"]
+        drawn["Nature"] = drawn["nature"][0].upper() + drawn["nature"][1:]
         if kind in topics.WORDS:
-            drawn["word"], drawn["word2"] = self.rng.sample(topics.WORDS[kind].split(), 2)
+            known = topics.WORDS[kind].split() + (topics.MORE_OBJECTS.split() if kind == "object" else [])
+            drawn["word"], drawn["word2"] = self.rng.sample(known, 2)
         return drawn

@@ -22,6 +22,14 @@ def read():
     return tales
 
 
+# Questions that leave open what the story is about.
+OPEN = """Tell me a story.|Tell me another story.|Tell me a bedtime story.|I want to hear a story.|Write a short story.
+    |Can you tell me a story?|Please tell me a story.|Tell me a funny story.|Tell me something before I sleep.
+    |Tell me a story about friendship.|Write a story that ends well.|Tell me a nice story.|Tell me a sad story.
+    |One more story, please.|Make up a story.|Tell me a story about anything.|Do you know a good story?"""
+SHARE_OPEN = 0.12
+
+
 class Tales:
     """Endless random stories; no question is held out."""
 
@@ -34,6 +42,8 @@ class Tales:
             form, words = prompts.story(self.rng)
             question = form.format(**words)
             if words["a"] != words["b"] and prompts.bare(question) not in prompts.held_out():
+                if self.rng.random() < SHARE_OPEN:
+                    return self.rng.choice(prompts.split(OPEN)), self.told(self.rng.choice(self.tales["a"]), words)
                 needs = next(tale for part, tale in NEEDS if part in form)
                 return question, self.told(self.rng.choice(self.tales[needs]), words)
 

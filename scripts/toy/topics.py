@@ -106,12 +106,17 @@ NAMES = """Anna Ben Clara David Emma Felix Grace Henry Ida Jack Kate Leo Lily Ma
     Sam Sara Sofia Tim Tom Lucy Peter Alice Daniel Ella Fred Hannah James John Julia Laura Lucas Maria Mark Mary
     Nora Robert Ruth Simon Susan Thomas William Amy Jane"""
 
-# Words for patterns.txt.
+# Words for patterns.txt, and objects that are only there.
+MORE_OBJECTS = """phone laptop watch wallet jacket bike game ticket passport toy skateboard sweater lunch homework cap
+    sandwich necklace purse helmet"""
 OTHERS = {
     "who": """brother sister mother father friend cousin aunt uncle grandmother grandfather neighbor son daughter
         classmate boss husband wife best_friend dad mom""",
     "mood": """sad happy tired bored lonely nervous angry worried excited calm grumpy lazy hopeful proud sleepy
         restless confused stressed cheerful""",
+    "n": "2 3 4 5 7 8 9 10 12 15 20 31 100",
+    "m": "1 2 3 6 8 10 11 14 25 40 99",
+    "sport": "football soccer tennis basketball chess hockey",
     "weather": """rainy sunny cold hot windy cloudy snowy gray foggy warm stormy wet dark cool""",
     "day": """morning evening day afternoon night""",
 }

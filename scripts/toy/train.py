@@ -24,18 +24,21 @@ from patterns import Patterns
 from tales import Tales
 
 SEED, LENGTH, BATCH = 1, 512, 64
+STEPS = {"llama": 2400, "mamba2": 1800}
 RATE, WARM_UP, DECAY = 2e-3, 100, 0.1
 QUANTIZED_FROM = 0.67  # of the steps
 HELD_BACK = 0.02  # of the questions, to measure on
 KINDS = ("short", "person", "story")  # of SmolLM2's answers
 # Shares of turns by where they come from: written by hand, with words left open, as stories, and SmolLM2's.
-SHARES = {"by_hand": 0.14, "pattern": 0.2, "tale": 0.1, "story": 0.14, "short": 0.42}
+SHARES = {"by_hand": 0.14, "pattern": 0.3, "tale": 0.1, "story": 0.12, "short": 0.34}
 PLAIN = 0.25  # share of texts that are no conversation
 PLAIN_SHARES = {"tale": 0.2, "story": 0.35, "person": 0.3, "short": 0.15}
 WORKERS = 4
 N_PATTERNS, N_TALES = 60000, 40000  # drawn once, so that each is tokenized once
 NO_COMMA = 0.5  # of "Hello, my name is"
-SLOPPY = 0.15  # of questions have no capitals; as many no end
+SLOPPY = 0.15  # of questions have no capitals; as many no end; as many are shortened
+SHORT_FORMS = (("I am ", "I'm "), ("What is ", "What's "), ("do not", "don't"), ("cannot", "can't"), ("does not", "doesn't"),
+               ("That is", "That's"), ("Who is", "Who's"), ("it is", "it's"), ("It is", "It's"), ("I have", "I've"))
 
 
 class Data:
@@ -63,6 +66,9 @@ class Data:
 
     def turn(self):
         question, answer = self.drawn(self.shares)
+        if self.rng.random() < SLOPPY:
+            for long, short in SHORT_FORMS:
+                question = question.replace(long, short)
         if self.rng.random() < SLOPPY:
             question = question.lower()
         if self.rng.random() < SLOPPY:
@@ -112,7 +118,9 @@ class Batches(torch.utils.data.IterableDataset):
 
 
 def loss_of(net, ids, counts):
-    logits = net(ids[:, :-1]).float()
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=ids.is_cuda):
+        logits = net(ids[:, :-1])
+    logits = logits.float()
     loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     counts = counts[:, 1:].flatten()
     return (loss * counts).sum() / counts.sum()
@@ -124,10 +132,11 @@ def main():
     parser.add_argument("turns")
     parser.add_argument("vocabulary")
     parser.add_argument("out")
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, help="another number than is right for the net")
     parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
+    steps = args.steps or STEPS[args.net]
     torch.manual_seed(SEED)
     tokenizer = Tokenizer.from_file(args.vocabulary)
     turns = [json.loads(line) for line in open(args.turns)]
@@ -148,22 +157,23 @@ def main():
     to_device = lambda pair: [t.to(args.device) for t in pair]
     loader = torch.utils.data.DataLoader(Batches(data, args.batch), batch_size=None, num_workers=WORKERS, prefetch_factor=8)
     batches = iter(loader)
-    for step in range(args.steps):
-        done = step / args.steps
+    for step in range(steps):
+        done = step / steps
         rate = RATE * min(1, (step + 1) / WARM_UP) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
         for group in optimizer.param_groups:
             group["lr"] = rate
         Quantizable.quantize = done >= QUANTIZED_FROM
-        with torch.autocast(args.device, torch.bfloat16, enabled=args.device == "cuda"):
-            loss = loss_of(net, *to_device(next(batches)))
+        loss = loss_of(net, *to_device(next(batches)))
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
         optimizer.step()
-        if step % (args.steps // 40 or 1) == 0 or step == args.steps - 1:
+        if step % (steps // 40 or 1) == 0 or step == steps - 1:
+            net.eval()
             with torch.no_grad():
                 test = sum(float(loss_of(net, *to_device(t))) for t in tests) / len(tests)
-            print(f"step {step} of {args.steps}: loss {loss.item():.3f}, held back {test:.3f}, {time.time() - began:.0f} s", flush=True)
+            net.train()
+            print(f"step {step} of {steps}: loss {loss.item():.3f}, held back {test:.3f}, {time.time() - began:.0f} s", flush=True)
     torch.save({"net": args.net, "shape": vars(net.s), "weights": net.state_dict()}, args.out)
 
 

@@ -12,7 +12,7 @@ from prompts import HELD_OUT, split
 def main():
     program, model = sys.argv[1:]
     for prompt in split(HELD_OUT):
-        command = [program, "chat", "-m", model, "-s", "1", "--temp", "0.6", "-n", "200", "--quiet"]
+        command = [program, "chat", "-m", model, "-s", "1", "-n", "200", "--quiet"]
         answer = subprocess.run(command, input=prompt + "\n", capture_output=True, text=True, check=True).stdout
         print(f"**{prompt}**\n\n{answer.strip()}\n")
 
