@@ -239,6 +239,7 @@ fn twin(layers: GpuLayers, overrides: &[&str]) -> Placement {
         offload: Some(Device::Cpu),
         layers,
         overrides: overrides.iter().map(rule).collect(),
+        n_cpu_moe: None,
     }
 }
 

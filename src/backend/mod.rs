@@ -8,6 +8,8 @@ pub mod sched;
 use crate::error::Result;
 use crate::graph::{CacheId, Count, Graph, Input, Plan, TensorId};
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A place where graphs are evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +39,51 @@ impl Device {
     }
 }
 
+/// Bytes that a backend has taken. On the CPU weights stay in the file's map, and caches
+/// belong to the session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Held {
+    pub weights: usize,
+    pub kv: usize,
+    /// The compute buffer, scratch, inputs and tables.
+    pub compute: usize,
+    /// Of these, what executables have each to itself.
+    pub own: usize,
+}
+
+/// How many bytes the executables of a backend have to themselves.
+#[derive(Debug, Clone, Default)]
+pub struct Counter(Arc<AtomicUsize>);
+
+impl Counter {
+    /// Counts `bytes` for as long as the result lives.
+    pub fn add(&self, bytes: usize) -> Counted {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        Counted {
+            counter: self.clone(),
+            bytes,
+        }
+    }
+
+    /// What is counted now.
+    pub fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes that are counted until this is dropped.
+#[derive(Debug)]
+pub struct Counted {
+    counter: Counter,
+    bytes: usize,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.counter.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Evaluates graphs on one device.
 pub trait Backend {
     /// Name as users give it (`cpu`).
@@ -52,6 +99,8 @@ pub trait Backend {
     fn prepare(&self, _graphs: &[&Graph], _progress: &dyn Fn(usize)) -> Result<()> {
         Ok(())
     }
+    /// What it has taken so far.
+    fn held(&self) -> Held;
     /// Reads bytes of a cache from `offset` on, between runs.
     ///
     /// # Errors

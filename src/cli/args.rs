@@ -1,5 +1,6 @@
 //! The commands and their own flags; shared flag groups are in `flags.rs`.
 
+use super::fit_params::FitArgs;
 use super::flags::{EvalArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
 use super::model_flags::{HubArgs, ModelArgs, parse_wanted};
 use super::output;
@@ -37,6 +38,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Measure prefill and decode speed
     Bench(BenchArgs),
+    /// Print the flags that fit the memory that there is; reads no weights
+    FitParams(FitArgs),
     /// Print the token ids of a text
     Tokenize(TokenizeArgs),
     /// Print what the model predicts after each prompt token, as JSON

@@ -22,9 +22,10 @@ pub fn run(args: BenchArgs) -> anyhow::Result<()> {
         .n_prompt
         .saturating_add(args.n_gen)
         .saturating_add(SPARE_CTX);
-    let n_ctx = load::n_ctx(&args.eval.context, &model, n_ctx);
-    load::need_room(args.n_prompt.max(args.n_gen.saturating_add(1)), n_ctx)?;
-    let mut session = load::session(&model, &args.eval, n_ctx)?;
+    let wish = load::wish(&args.eval.context, &model, load::exactly(n_ctx));
+    load::need_room(args.n_prompt.max(args.n_gen.saturating_add(1)), wish.n_ctx)?;
+    let mut session = load::session(&model, &args.eval, wish, false)?;
+    tracing::info!("{}", load::describe_context(&session, &model));
     let n_tokens = args.n_prompt.max(args.n_gen).max(1);
     let tokens: Vec<u32> = (0..n_tokens).map(|i| token(i, model.n_vocab())).collect();
     let (pp, tg) = measure(&mut session, &tokens, &args)?;

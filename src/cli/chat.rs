@@ -2,9 +2,10 @@
 
 use super::args::ChatArgs;
 use super::chat_input::{Input, Turn};
+use super::fit_params::MIN_CTX;
 use super::generate::{Finish, Generator, Speed};
 use super::interrupt::Interrupt;
-use super::output::{Product, describe, human_bytes};
+use super::output::{Product, describe};
 use super::{load, template_source};
 use crate::Error;
 use crate::chat::{ChatTemplate, RenderOptions, Transcript};
@@ -12,9 +13,6 @@ use crate::model::Model;
 use crate::sampling::Chain;
 use crate::tokenizer::Tokenizer;
 
-/// Context unless `-c` says otherwise: a conversation of some pages, without
-/// the KV cache of a model that was trained on very long ones.
-const DEFAULT_CTX: usize = 4096;
 const HELP: &str = "/clear starts over, /exit or Ctrl-D leaves, Ctrl-C stops a reply; \
                     \"\"\" opens and closes a message of several lines, a backslash at \
                     the end of a line continues it";
@@ -32,14 +30,14 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let sampling = args.sampling.sampled(&gguf.meta, &tokenizer)?;
     let model = load::model(gguf, &args.eval)?;
     load::need_rows(&tokenizer, &model)?;
-    let default_ctx = DEFAULT_CTX.min(model.n_ctx_train().max(1));
-    let n_ctx = load::n_ctx(&args.eval.context, &model, default_ctx);
+    let fitted = load::fitted(&model, MIN_CTX.min(model.n_ctx_train().max(1)));
+    let wish = load::wish(&args.eval.context, &model, fitted);
     let context = &args.eval.context;
     let (bos, eos) = template_source::texts(&tokenizer);
     let mut chat = Chat {
         generator: Generator {
             tokenizer: &tokenizer,
-            session: load::session(&model, &args.eval, n_ctx)?,
+            session: load::session(&model, &args.eval, wish, false)?,
             chain: Chain::new(&sampling)?,
             interrupt,
             stops: args.sampling.stop,
@@ -94,17 +92,10 @@ impl Chat<'_> {
     }
 
     fn introduce(&self, model: &Model, to_person: bool) {
-        let n_ctx = self.generator.session.n_ctx();
-        let n_ctx_train = model.n_ctx_train();
-        let below = if n_ctx < n_ctx_train {
-            format!(" (the model was trained with {n_ctx_train}; -c raises it)")
-        } else {
-            String::new()
-        };
         tracing::info!(
-            "{}: context {n_ctx} tokens{below}, KV cache {}; {}",
+            "{}: {}; {}",
             model.path().display(),
-            human_bytes(self.generator.session.kv_bytes()),
+            load::describe_context(&self.generator.session, model),
             self.generator.chain.describe(),
         );
         if to_person {

@@ -3,6 +3,7 @@
 use super::device_flags::DeviceArgs;
 use crate::backend::Device;
 use crate::backend::cuda::{self, DeviceInfo, Unavailable};
+use crate::memory::planner::plan::MARGIN_BYTES;
 use crate::memory::{GpuLayers, Placement};
 use crate::{Error, Result};
 
@@ -34,6 +35,8 @@ pub fn device(named: Option<Device>) -> Result<Device> {
         n_gpu_layers: None,
         device: None,
         override_tensor: Vec::new(),
+        n_cpu_moe: None,
+        margin: MARGIN_BYTES,
     };
     let gpu = choose(&any)?.gpu;
     Ok(gpu.map_or(Device::Cpu, |gpu| Device::Cuda(gpu.index)))
@@ -44,6 +47,7 @@ fn choose_among(args: &DeviceArgs, required: bool, discover: &dyn Fn() -> Found)
     let cpu = Choice {
         placement: Placement {
             overrides: args.overrides(),
+            n_cpu_moe: args.n_cpu_moe,
             ..Placement::cpu()
         },
         gpu: None,

@@ -1,5 +1,6 @@
 //! Flags that say what runs where, named as in llama.cpp.
 
+use super::sizes::parse_margin;
 use crate::backend::Device;
 use crate::memory::{GpuLayers, TensorOverride};
 use clap::Args;
@@ -26,6 +27,14 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "REGEX=CPU|CUDA0", value_parser = parse_overrides,
           allow_hyphen_values = true)]
     pub override_tensor: Vec<Overrides>,
+    /// Keep the experts of the first N layers on the CPU; by default as many as it takes
+    /// to fit (also -ncmoe)
+    #[arg(long, value_name = "N")]
+    pub n_cpu_moe: Option<usize>,
+    /// Memory to leave free on each device, in MiB or as 1GiB, when flags are left to the
+    /// program
+    #[arg(long, value_name = "MIB|SIZE", default_value = "512", value_parser = parse_margin)]
+    pub margin: usize,
 }
 
 /// The overrides of one flag.

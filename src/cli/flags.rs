@@ -26,9 +26,11 @@ pub struct EvalArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Evaluation")]
 pub struct ContextArgs {
-    /// Context in tokens; 0 is what the model was trained with
-    #[arg(short = 'c', long, value_name = "N", value_parser = token_count)]
-    pub ctx_size: Option<usize>,
+    /// Context in tokens: a number, 0 for what the model was trained with, or `auto`,
+    /// which is that or what fits [default: auto; `bench`, `logits` and `simple -n N`:
+    /// what they need]
+    #[arg(short = 'c', long, value_name = "N", value_parser = parse_ctx_size)]
+    pub ctx_size: Option<CtxSize>,
     /// Tokens of a prompt handed over at a time
     #[arg(short = 'b', long, value_name = "N", default_value_t = 2048,
           value_parser = positive)]
@@ -39,6 +41,16 @@ pub struct ContextArgs {
     /// Threads; by default one for each core
     #[arg(short = 't', long, value_name = "N", value_parser = thread_count)]
     pub threads: Option<usize>,
+}
+
+/// A context as the user names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CtxSize {
+    /// What fits, up to what the model was trained with.
+    Auto,
+    /// What the model was trained with.
+    Trained,
+    Tokens(usize),
 }
 
 /// Element type of the KV cache.
@@ -279,6 +291,17 @@ pub fn token_count(text: &str) -> std::result::Result<usize, String> {
     match text.parse() {
         Ok(n) if n <= MAX_TOKENS => Ok(n),
         _ => Err(format!("not a whole number from 0 to {MAX_TOKENS}")),
+    }
+}
+
+fn parse_ctx_size(text: &str) -> std::result::Result<CtxSize, String> {
+    match text {
+        "auto" => Ok(CtxSize::Auto),
+        _ => match token_count(text) {
+            Ok(0) => Ok(CtxSize::Trained),
+            Ok(n) => Ok(CtxSize::Tokens(n)),
+            Err(error) => Err(format!("{error}, nor `auto`")),
+        },
     }
 }
 

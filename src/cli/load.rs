@@ -1,12 +1,13 @@
 //! From a path to a model, a tokenizer and a session.
 
-use super::flags::{ContextArgs, EvalArgs};
+use super::flags::{ContextArgs, CtxSize, EvalArgs};
 use super::model_flags::ModelArgs;
 use super::output::{human_bytes, progress_bytes};
 use super::{device_choice, model_path};
 use crate::gguf::{Gguf, Metadata};
+use crate::memory::planner::Wish;
 use crate::model::{Model, Overrides};
-use crate::session::{Load, Session, SessionParams};
+use crate::session::{Fit, Load, Session, SessionParams};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::sync::Arc;
@@ -74,17 +75,35 @@ pub fn need_rows(tokenizer: &Tokenizer, model: &Model) -> Result<()> {
     Ok(())
 }
 
-/// Context in tokens: as `-c` says, else `default`.
-pub fn n_ctx(args: &ContextArgs, model: &Model, default: usize) -> usize {
+/// A context of exactly `n_ctx` tokens.
+pub fn exactly(n_ctx: usize) -> Wish {
+    Wish {
+        n_ctx,
+        least: n_ctx,
+    }
+}
+
+/// A context of what the model was trained with or what fits, but of `least` tokens at
+/// least.
+pub fn fitted(model: &Model, least: usize) -> Wish {
+    Wish {
+        n_ctx: model.n_ctx_train().max(least),
+        least,
+    }
+}
+
+/// The context as `-c` says, else `default`.
+pub fn wish(args: &ContextArgs, model: &Model, default: Wish) -> Wish {
     match args.ctx_size {
-        Some(0) => model.n_ctx_train(),
-        Some(n) => n,
+        Some(CtxSize::Tokens(n)) => exactly(n),
+        Some(CtxSize::Trained) => exactly(model.n_ctx_train()),
+        Some(CtxSize::Auto) => fitted(model, default.least),
         None => default,
     }
 }
 
-/// A session of `n_ctx` tokens on the devices that the flags ask for.
-pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Session> {
+/// Says so when a context is longer than what the model has seen.
+pub fn warn_of_long(n_ctx: usize, model: &Model) {
     let n_ctx_train = model.n_ctx_train();
     if n_ctx_train > 0 && n_ctx > n_ctx_train {
         tracing::warn!(
@@ -92,12 +111,38 @@ pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Sess
              trained with; its answers may get worse"
         );
     }
+}
+
+/// `context 4096 tokens (the model was trained with 32768), KV cache 512.0 MiB`.
+pub fn describe_context(session: &Session, model: &Model) -> String {
+    let (n_ctx, n_ctx_train) = (session.n_ctx(), model.n_ctx_train());
+    let below = match n_ctx < n_ctx_train {
+        true => format!(" (the model was trained with {n_ctx_train}; -c raises it)"),
+        false => String::new(),
+    };
+    let size = human_bytes(session.kv_bytes());
+    format!("context {n_ctx} tokens{below}, KV cache {size}")
+}
+
+/// A session with such a context on the devices that the flags ask for.
+pub fn session(
+    model: &Arc<Model>,
+    eval: &EvalArgs,
+    wish: Wish,
+    all_logits: bool,
+) -> Result<Session> {
+    warn_of_long(wish.least, model);
     let choice = device_choice::choose(&eval.devices)?;
     let (kv_type_k, kv_type_v) = eval.numerics.kv_types();
     let context = &eval.context;
     let params = SessionParams {
-        n_ctx,
-        n_ubatch: context.ubatch_size.min(context.batch_size).min(n_ctx),
+        n_ctx: wish.n_ctx,
+        fit: Fit {
+            least_ctx: (wish.least < wish.n_ctx).then_some(wish.least),
+            margin_bytes: eval.devices.margin,
+            all_logits,
+        },
+        n_ubatch: context.ubatch_size.min(context.batch_size),
         n_seqs: 1,
         n_threads: n_threads(context),
         kv_type_k,
@@ -112,6 +157,9 @@ pub fn session(model: &Arc<Model>, eval: &EvalArgs, n_ctx: usize) -> Result<Sess
     });
     bar.finish_and_clear();
     let session = session?;
+    for reduction in &session.plan().reductions {
+        tracing::info!("{reduction}");
+    }
     if let (Some(load), Some(gpu)) = (session.load(), choice.gpu) {
         tracing::info!("{}", describe(&load, &gpu.description));
     }

@@ -38,18 +38,15 @@ pub fn run(args: LogitsArgs) -> anyhow::Result<()> {
     }
     let n_vocab = model.n_vocab();
     check_ids(&tokens, n_vocab)?;
-    let n_ctx = load::n_ctx(
-        &args.eval.context,
-        &model,
-        tokens.len().saturating_add(args.n_predict),
-    );
+    let needed = load::exactly(tokens.len().saturating_add(args.n_predict));
+    let wish = load::wish(&args.eval.context, &model, needed);
     load::need_room(
         tokens
             .len()
             .saturating_add(args.n_predict.saturating_sub(1)),
-        n_ctx,
+        wish.n_ctx,
     )?;
-    let mut session = load::session(&model, &args.eval, n_ctx)?;
+    let mut session = load::session(&model, &args.eval, wish, true)?;
     let mut rows = Rows {
         product: Product::stdout(),
         top: args.top.map(|k| k as usize),

@@ -11,6 +11,7 @@ mod chat_input;
 mod device_choice;
 mod device_flags;
 mod devices;
+mod fit_params;
 mod flags;
 mod generate;
 mod hub;
@@ -27,6 +28,7 @@ mod prompt;
 mod pull;
 mod rm;
 mod simple;
+mod sizes;
 mod template;
 mod template_source;
 mod tokenize;
@@ -40,6 +42,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Simple(args) => simple::run(args, &interrupt),
         Command::Chat(args) => chat::run(args, &interrupt),
         Command::Bench(args) => bench::run(args),
+        Command::FitParams(args) => fit_params::run(args),
         Command::Tokenize(args) => tokenize::run(args),
         Command::Logits(args) => logits::run(args),
         Command::Template(args) => template::run(args),

@@ -3,14 +3,14 @@
 use super::args::SimpleArgs;
 use super::generate::{Finish, Generator, Speed};
 use super::interrupt::Interrupt;
-use super::output::{Product, human_bytes};
+use super::output::Product;
 use super::{load, prompt};
 use crate::Error;
 use crate::sampling::Chain;
 use crate::tokenizer::EncodeOptions;
 use std::time::Instant;
 
-/// Context for `-n -1`, where neither `-c` nor `-n` says how much is needed.
+/// Least context for `-n -1`, where neither `-c` nor `-n` says how much is needed.
 const OPEN_END_CTX: usize = 4096;
 /// Room that an open-ended continuation has at least, training context permitting.
 const OPEN_END_ROOM: usize = 1024;
@@ -34,16 +34,18 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let model = load::model(gguf, &args.eval)?;
     load::need_rows(&tokenizer, &model)?;
     let limit = usize::try_from(args.n_predict).ok();
-    let needed = match limit {
-        Some(limit) => tokens.len().saturating_add(limit),
-        None => (tokens.len() + OPEN_END_ROOM)
-            .max(OPEN_END_CTX)
-            .min(model.n_ctx_train())
-            .max(tokens.len()),
+    let wanted = match limit {
+        Some(limit) => load::exactly(tokens.len().saturating_add(limit)),
+        None => {
+            let least = (tokens.len() + OPEN_END_ROOM).max(OPEN_END_CTX);
+            load::fitted(&model, least.min(model.n_ctx_train()).max(tokens.len()))
+        }
     };
-    let n_ctx = load::n_ctx(&args.eval.context, &model, needed);
-    load::need_room(tokens.len(), n_ctx)?;
-    let session = load::session(&model, &args.eval, n_ctx)?;
+    let wish = load::wish(&args.eval.context, &model, wanted);
+    load::need_room(tokens.len(), wish.n_ctx)?;
+    let session = load::session(&model, &args.eval, wish, false)?;
+    let context = load::describe_context(&session, &model);
+    let n_ctx = session.n_ctx();
     let load_seconds = started.elapsed().as_secs_f64();
     interrupt.second_leaves()?;
     interrupt.defer();
@@ -63,7 +65,7 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         decode: Speed::default(),
     };
     let finish = print_continuation(&mut generator, &text, &tokens, limit)?;
-    tracing::info!("{}", statistics(&generator, load_seconds));
+    tracing::info!("{}", statistics(&generator, load_seconds, &context));
     match finish {
         Finish::End | Finish::Length => Ok(()),
         Finish::Interrupted => Err(Error::Interrupted.into()),
@@ -92,13 +94,11 @@ fn print_continuation(
     Ok(finish)
 }
 
-fn statistics(generator: &Generator, load_seconds: f64) -> String {
+fn statistics(generator: &Generator, load_seconds: f64, context: &str) -> String {
     format!(
-        "load {load_seconds:.2} s; prefill {}; decode {}; context {} tokens, KV cache {}; {}",
+        "load {load_seconds:.2} s; prefill {}; decode {}; {context}; {}",
         generator.prefill.describe(),
         generator.decode.describe(),
-        generator.session.n_ctx(),
-        human_bytes(generator.session.kv_bytes()),
         generator.chain.describe(),
     )
 }

@@ -4,6 +4,7 @@
 //! Layers with a sliding window share a smaller set of cells, in which a cell
 //! is used again once no coming token can see it.
 
+use super::host::available_bytes;
 use crate::backend::cpu::Buffer;
 use crate::error::{Error, Result};
 use crate::graph::{CacheId, CacheKind};
@@ -99,14 +100,6 @@ impl KvStore {
     pub fn get(&self, id: CacheId) -> Option<&Buffer> {
         self.buffers.get(id.0)?.as_ref()
     }
-}
-
-/// Memory the system can give without swapping; `None` where it does not say.
-fn available_bytes() -> Option<usize> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-    let kib: usize = line.split_whitespace().next()?.parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 /// Which token each cell holds.

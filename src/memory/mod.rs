@@ -1,5 +1,6 @@
 //! What a session remembers between steps, and what lies on which device.
 
+pub mod host;
 pub mod kv;
 pub mod placement;
 pub mod planner;

@@ -35,6 +35,9 @@ pub struct Placement {
     pub layers: GpuLayers,
     /// The first that matches a name counts.
     pub overrides: Vec<TensorOverride>,
+    /// `--n-cpu-moe`: layers, the first ones, whose experts stay on the CPU where no
+    /// override names them; `None`: as many as the planner finds.
+    pub n_cpu_moe: Option<usize>,
 }
 
 impl Placement {
@@ -44,6 +47,7 @@ impl Placement {
             offload: None,
             layers: GpuLayers::Count(0),
             overrides: Vec::new(),
+            n_cpu_moe: None,
         }
     }
 
@@ -102,6 +106,16 @@ fn not_in_use(rule: &TensorOverride, devices: &[Device]) -> Error {
     ))
 }
 
+/// The layer that a weight belongs to.
+pub fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}
+
+/// True for matrices of which each token reads those of a few experts.
+pub fn is_expert(name: &str) -> bool {
+    name.contains("_exps.")
+}
+
 /// Where weights and caches lie, and so where nodes run.
 #[derive(Debug, Clone)]
 pub struct Schedule {
@@ -109,6 +123,8 @@ pub struct Schedule {
     n_layer: usize,
     /// Offloaded layers; the output is one of them.
     n_offloaded: usize,
+    /// Layers whose experts stay on the host.
+    n_cpu_moe: usize,
     overridden: HashMap<String, usize>,
     caches: HashMap<CacheId, usize>,
     refused: BTreeSet<String>,
@@ -116,11 +132,13 @@ pub struct Schedule {
 
 impl Schedule {
     /// The schedule of a model of `n_layer` layers of which `n_offloaded`, the
-    /// output included, are offloaded; `graphs` show which kernels it takes.
+    /// output included, are offloaded, but for the experts of the first `n_cpu_moe`;
+    /// `graphs` show which kernels it takes.
     pub fn new(
         devices: Vec<Device>,
         n_layer: usize,
         n_offloaded: usize,
+        n_cpu_moe: usize,
         overridden: HashMap<String, usize>,
         graphs: &[&Graph],
     ) -> Schedule {
@@ -132,6 +150,7 @@ impl Schedule {
             devices,
             n_layer,
             n_offloaded,
+            n_cpu_moe,
             overridden,
             caches: HashMap::new(),
             refused: BTreeSet::new(),
@@ -171,8 +190,8 @@ impl Schedule {
         if let Some(&device) = self.overridden.get(name) {
             return device;
         }
-        let il = name.strip_prefix("blk.").and_then(|n| n.split('.').next());
-        match il.and_then(|il| il.parse().ok()) {
+        match layer_of(name) {
+            Some(il) if il < self.n_cpu_moe && is_expert(name) => HOST,
             Some(il) => self.layer(il),
             None if matches!(op, Op::GetRows) => self.embedding(),
             None => self.layer(self.n_layer),
@@ -227,12 +246,13 @@ mod tests {
             offload: Some(Device::Cuda(0)),
             layers: GpuLayers::Auto,
             overrides: overrides.iter().map(rule).collect(),
+            n_cpu_moe: None,
         }
     }
 
     fn schedule(n_offloaded: usize, overridden: HashMap<String, usize>) -> Schedule {
         let devices = vec![Device::Cpu, Device::Cuda(0)];
-        Schedule::new(devices, 4, n_offloaded, overridden, &[])
+        Schedule::new(devices, 4, n_offloaded, 0, overridden, &[])
     }
 
     #[test]
@@ -269,8 +289,25 @@ mod tests {
     }
 
     #[test]
+    fn experts_of_the_first_layers_stay_behind() {
+        let devices = vec![Device::Cpu, Device::Cuda(0)];
+        let named = HashMap::from([("blk.0.ffn_up_exps.weight".to_string(), OFFLOAD)]);
+        let schedule = Schedule::new(devices, 4, 5, 2, named, &[]);
+        for (name, wanted) in [
+            ("blk.0.ffn_up_exps.weight", OFFLOAD),
+            ("blk.0.ffn_gate_up_exps.weight", HOST),
+            ("blk.1.ffn_down_exps.weight", HOST),
+            ("blk.1.ffn_down_shexp.weight", OFFLOAD),
+            ("blk.1.ffn_gate_inp.weight", OFFLOAD),
+            ("blk.2.ffn_down_exps.weight", OFFLOAD),
+        ] {
+            assert_eq!(schedule.weight(name, &Op::MulMatId), wanted, "{name}");
+        }
+    }
+
+    #[test]
     fn without_a_second_device_nothing_is_offloaded() {
-        let alone = Schedule::new(vec![Device::Cpu], 4, 5, HashMap::new(), &[]);
+        let alone = Schedule::new(vec![Device::Cpu], 4, 5, 0, HashMap::new(), &[]);
         assert_eq!(alone.n_offloaded(), 0);
         assert_eq!(alone.weight("output.weight", &Op::MulMat), HOST);
     }

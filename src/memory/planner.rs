@@ -1,85 +1,44 @@
-//! What a device has to hold, and how many layers it has room for.
+//! What devices have to hold, and what fits.
+//!
+//! [`Setup`] asks the backends for the bytes of one choice, with the code that they
+//! allocate by; `solve` searches among choices; [`plan`] puts both together.
+
+pub mod plan;
+pub mod solve;
+
+pub use plan::{Budget, Plan, Planner, Room, Share, Wish};
+pub use solve::Point;
 
 use super::kv::{CacheSizes, LayerRows};
-use super::placement::{GpuLayers, OFFLOAD, Placement, Schedule};
+use super::placement::{Placement, Schedule, is_expert};
 use crate::arch::CacheShape;
-use crate::backend::{Device, cuda};
-use crate::error::{Error, Result};
+use crate::backend::{Device, cpu, cuda};
+use crate::error::Result;
 use crate::graph::builder::Width;
 use crate::graph::{CacheId, Graph};
 use crate::model::{Model, Wanted};
 use crate::quant::DType;
 use std::collections::HashMap;
 
-/// Left free by `-ngl auto`: kernels, captured graphs, buffers of further batch
-/// widths (logits of every token take up to half of it), and other programs.
-pub const MARGIN_BYTES: usize = 512 << 20;
-/// Contexts are proposed in multiples of this.
-const CTX_STEP: usize = 256;
-
 /// Bytes that a device holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Need {
+    /// As they lie there: on the CPU in the file's map.
     pub weights: usize,
     pub kv: usize,
     pub compute: usize,
+    /// What the driver takes for itself, beside what it took before the device's free
+    /// memory was read.
+    pub overhead: usize,
 }
 
 impl Need {
     /// Bytes of all kinds.
     pub fn total(&self) -> usize {
-        self.weights
-            .saturating_add(self.kv)
-            .saturating_add(self.compute)
+        [self.kv, self.compute, self.overhead]
+            .into_iter()
+            .fold(self.weights, usize::saturating_add)
     }
-}
-
-/// Most layers, of `most`, whose bytes stay within `budget`; `need` grows with
-/// its argument. 0 when not even one fits.
-pub fn layers_that_fit(
-    most: usize,
-    budget: usize,
-    need: &mut dyn FnMut(usize) -> Result<usize>,
-) -> Result<usize> {
-    largest(most, &mut |n| Ok(need(n)? <= budget))
-}
-
-/// Longest context below `n_ctx`, a multiple of 256 tokens, whose bytes stay
-/// within `budget`; `None` when no such context does.
-pub fn context_that_fits(
-    n_ctx: usize,
-    budget: usize,
-    need: &mut dyn FnMut(usize) -> Result<usize>,
-) -> Result<Option<usize>> {
-    let most = n_ctx.saturating_sub(1) / CTX_STEP;
-    let steps = largest(most, &mut |n| Ok(need(n * CTX_STEP)? <= budget))?;
-    Ok((steps > 0).then_some(steps * CTX_STEP))
-}
-
-/// The largest of `1..=most` that fits, 0 when none does.
-fn largest(most: usize, fits: &mut dyn FnMut(usize) -> Result<bool>) -> Result<usize> {
-    if most == 0 || fits(most)? {
-        return Ok(most);
-    }
-    let (mut good, mut bad) = (0, most);
-    while bad - good > 1 {
-        let middle = good + (bad - good) / 2;
-        if fits(middle)? {
-            good = middle;
-        } else {
-            bad = middle;
-        }
-    }
-    Ok(good)
-}
-
-/// What a session is about to evaluate, before anything is allocated.
-pub struct Setup<'a> {
-    model: &'a Model,
-    placement: &'a Placement,
-    overridden: HashMap<String, usize>,
-    how: Evaluation,
-    graphs: Vec<Graph>,
 }
 
 /// How a model is evaluated.
@@ -93,8 +52,25 @@ pub struct Evaluation {
     pub n_ubatch: usize,
     /// Sequences that may share a batch.
     pub n_seqs: usize,
+    /// Most tokens of a batch all of whose logits are wanted; 0: there are none.
+    pub n_all_logits: usize,
+    /// Of the CPU.
+    pub n_threads: usize,
     /// No 8-bit activations.
     pub exact: bool,
+}
+
+/// What a session with one length of context is about to evaluate, before anything is
+/// allocated.
+pub struct Setup<'a> {
+    model: &'a Model,
+    placement: &'a Placement,
+    overridden: HashMap<String, usize>,
+    how: Evaluation,
+    graphs: Vec<Graph>,
+    /// Of the graphs, those whose inputs are all there at once; the others take the
+    /// place of one of them.
+    n_apart: usize,
 }
 
 impl<'a> Setup<'a> {
@@ -109,12 +85,13 @@ impl<'a> Setup<'a> {
             overridden: placement.overridden(model.weight_names())?,
             how,
             graphs: Vec::new(),
+            n_apart: 0,
         };
         setup.with_context(how.n_ctx)
     }
 
     /// The same with contexts of `n_ctx` tokens.
-    fn with_context(&self, n_ctx: usize) -> Result<Setup<'a>> {
+    pub fn with_context(&self, n_ctx: usize) -> Result<Setup<'a>> {
         let mut setup = Setup {
             how: Evaluation {
                 n_ctx,
@@ -125,8 +102,35 @@ impl<'a> Setup<'a> {
             graphs: Vec::new(),
             ..*self
         };
-        setup.graphs = setup.build_graphs()?;
+        setup.graphs = setup.build_graphs(Wanted::Logits)?;
+        setup.n_apart = setup.graphs.len();
+        if setup.placement.offload.is_some() {
+            // Who has the logits on a device looks for the highest there.
+            let argmax = setup.build_graphs(Wanted::Argmax)?;
+            setup.graphs.extend(argmax);
+        }
+        let n = setup.how.n_all_logits.min(setup.how.n_ubatch);
+        if n > 1 {
+            let (width, shape) = (Width::of(n, n), setup.cache_shape());
+            let all = setup.model.graph(Wanted::Logits, width, &shape)?;
+            setup.graphs.push(all);
+        }
         Ok(setup)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &'a Model {
+        self.model
+    }
+
+    /// Which devices take part, and what the user said about them.
+    pub fn placement(&self) -> &'a Placement {
+        self.placement
+    }
+
+    /// How it is evaluated.
+    pub fn how(&self) -> Evaluation {
+        self.how
     }
 
     /// The cache as graphs see it.
@@ -175,12 +179,12 @@ impl<'a> Setup<'a> {
         self.cache_sizes().bytes(&self.layer_rows())
     }
 
-    /// The graphs of a whole ubatch and of a single token.
+    /// The graphs of a whole ubatch and of a single token, first for logits.
     pub fn graphs(&self) -> &[Graph] {
         &self.graphs
     }
 
-    fn build_graphs(&self) -> Result<Vec<Graph>> {
+    fn build_graphs(&self, wanted: Wanted) -> Result<Vec<Graph>> {
         let shape = self.cache_shape();
         let whole = Width {
             n_tokens: self.how.n_ubatch,
@@ -189,98 +193,84 @@ impl<'a> Setup<'a> {
         };
         let mut widths = vec![whole, Width::of(1, 1)];
         widths.dedup();
-        let graph = |width| self.model.graph(Wanted::Logits, width, &shape);
+        let graph = |width| self.model.graph(wanted, width, &shape);
         widths.into_iter().map(graph).collect()
     }
 
-    /// The schedule with `n_offloaded` layers, the output included, on the device.
-    pub fn schedule(&self, n_offloaded: usize) -> Schedule {
+    /// Layers of the model up to the last one with experts.
+    pub fn most_moe(&self) -> usize {
+        let experts = self.model.weight_names().filter(|name| is_expert(name));
+        let layers = experts.filter_map(super::placement::layer_of);
+        layers.max().map_or(0, |il| il + 1)
+    }
+
+    /// The schedule with `n_layers` layers, the output included, on the device, but for
+    /// the experts of the first `n_cpu_moe`.
+    pub fn schedule(&self, n_layers: usize, n_cpu_moe: usize) -> Schedule {
         Schedule::new(
             self.placement.devices(),
             self.model.n_layer(),
-            n_offloaded,
+            n_layers,
+            n_cpu_moe,
             self.overridden.clone(),
             &self.graphs.iter().collect::<Vec<_>>(),
         )
     }
 
-    /// Bytes that a schedule puts on the device beside the CPU. All graphs share
-    /// one compute buffer.
-    pub fn need(&self, schedule: &Schedule) -> Result<Need> {
-        let mut need = Need::default();
-        let Some(Device::Cuda(_)) = self.placement.offload else {
-            return Ok(need);
-        };
-        let mut demand = cuda::Demand::default();
-        for graph in &self.graphs {
-            let segments = schedule.split(graph)?.segments;
-            for segment in segments.iter().filter(|s| s.device == OFFLOAD) {
-                demand.add(&cuda::lower(&segment.graph, self.how.exact), self.how.exact);
+    /// Bytes that a schedule puts on each device, by number, without overhead. All
+    /// graphs share one compute buffer on each.
+    pub fn needs(&self, schedule: &Schedule) -> Result<Vec<Need>> {
+        let devices = self.placement.devices();
+        let mut demands: Vec<Demand> = devices.iter().map(|d| Demand::of(*d)).collect();
+        for (at, graph) in self.graphs.iter().enumerate() {
+            for segment in schedule.split(graph)?.segments {
+                let demand = &mut demands[segment.device];
+                demand.add(&segment.graph, &self.how, at < self.n_apart);
             }
         }
-        need.weights = demand.weights();
-        need.compute = demand.compute();
-        let caches = (0..).zip(self.cache_bytes());
-        let on_device = caches.filter(|&(at, _)| schedule.cache(CacheId(at)) == OFFLOAD);
-        need.kv = on_device.fold(0, |sum, (_, bytes)| sum.saturating_add(bytes));
-        Ok(need)
-    }
-
-    fn total(&self, n_offloaded: usize) -> Result<usize> {
-        Ok(self.need(&self.schedule(n_offloaded))?.total())
-    }
-
-    /// The schedule that the user asked for, or with all that fits into
-    /// `free_bytes` of the device (`None`: no limit).
-    ///
-    /// # Errors
-    /// What was asked for does not fit.
-    pub fn fit(&self, free_bytes: Option<usize>) -> Result<(Schedule, Need)> {
-        let most = self.model.n_layer() + 1;
-        let free = free_bytes.unwrap_or(usize::MAX);
-        let n_offloaded = match self.placement.layers {
-            GpuLayers::Count(n) => n.min(most),
-            GpuLayers::All => most,
-            GpuLayers::Auto => {
-                let budget = free.saturating_sub(MARGIN_BYTES);
-                layers_that_fit(most, budget, &mut |n| self.total(n))?
-            }
-        };
-        let schedule = self.schedule(n_offloaded);
-        let need = self.need(&schedule)?;
-        if need.total() > free {
-            let flags = self.flags_that_fit(n_offloaded, free)?;
-            return Err(self.too_large(n_offloaded, need, free, &flags));
+        let mut needs: Vec<Need> = demands.iter().map(Demand::need).collect();
+        for (at, bytes) in self.cache_bytes().into_iter().enumerate() {
+            let need = &mut needs[schedule.cache(CacheId(at))];
+            need.kv = need.kv.saturating_add(bytes);
         }
-        Ok((schedule, need))
+        Ok(needs)
+    }
+}
+
+/// What graphs take on one device.
+enum Demand {
+    Cpu(cpu::Demand),
+    Cuda(cuda::Demand),
+}
+
+impl Demand {
+    fn of(device: Device) -> Demand {
+        match device {
+            Device::Cpu => Demand::Cpu(cpu::Demand::default()),
+            Device::Cuda(_) => Demand::Cuda(cuda::Demand::default()),
+        }
     }
 
-    /// `-ngl` and `-c`, each of which alone would make the rest fit.
-    fn flags_that_fit(&self, n_offloaded: usize, free: usize) -> Result<Vec<String>> {
-        let fewer = n_offloaded.saturating_sub(1);
-        let n = layers_that_fit(fewer, free, &mut |n| self.total(n))?;
-        let n_ctx = context_that_fits(self.how.n_ctx, free, &mut |n_ctx| {
-            self.with_context(n_ctx)?.total(n_offloaded)
-        })?;
-        let mut flags = vec![format!("-ngl {n}")];
-        flags.extend(n_ctx.map(|n_ctx| format!("-c {n_ctx}")));
-        Ok(flags)
+    /// Takes a graph in as it is lowered there; `apart`: with inputs of its own.
+    fn add(&mut self, graph: &Graph, how: &Evaluation, apart: bool) {
+        match (self, apart) {
+            (Demand::Cpu(d), true) => d.add(&cpu::lower(graph, how.exact), how.n_threads),
+            (Demand::Cpu(d), false) => d.widen(&cpu::lower(graph, how.exact), how.n_threads),
+            (Demand::Cuda(d), true) => d.add(&cuda::lower(graph, how.exact), how.exact),
+            (Demand::Cuda(d), false) => d.widen(&cuda::lower(graph, how.exact), how.exact),
+        }
     }
 
-    fn too_large(&self, n: usize, need: Need, free: usize, flags: &[String]) -> Error {
-        let device = self.placement.offload.unwrap_or(Device::Cpu);
-        let mib = |bytes: usize| bytes.div_ceil(1 << 20);
-        Error::DoesNotFit(format!(
-            "{device}: -ngl {n} -c {} needs {} MiB (weights {}, KV cache {}, compute {}), \
-             {} MiB are free; give {}",
-            self.how.n_ctx,
-            mib(need.total()),
-            mib(need.weights),
-            mib(need.kv),
-            mib(need.compute),
-            free >> 20,
-            flags.join(" or "),
-        ))
+    fn need(&self) -> Need {
+        let (weights, compute) = match self {
+            Demand::Cpu(demand) => (demand.weights(), demand.compute()),
+            Demand::Cuda(demand) => (demand.weights(), demand.compute()),
+        };
+        Need {
+            weights,
+            compute,
+            ..Need::default()
+        }
     }
 }
 
@@ -288,52 +278,13 @@ impl<'a> Setup<'a> {
 mod tests {
     use super::*;
 
-    /// Weights 10 a layer, 30 the output; KV and compute besides.
-    fn need(n_layers: usize, n_ctx: usize) -> usize {
-        let output = if n_layers > 0 { 30 } else { 0 };
-        let layers = n_layers.saturating_sub(1);
-        output + layers * (10 + n_ctx / 256)
-    }
-
-    #[test]
-    fn as_many_layers_as_fit() {
-        for most in [1, 2, 33] {
-            for budget in 0..600 {
-                let mut asked = 0;
-                let n = layers_that_fit(most, budget, &mut |n| {
-                    asked += 1;
-                    Ok(need(n, 1024))
-                });
-                let n = n.expect("no errors");
-                assert!(n == 0 || need(n, 1024) <= budget, "{budget}: {n}");
-                assert!(n == most || need(n + 1, 1024) > budget, "{budget}: {n}");
-                assert!(asked <= 7, "{asked} graphs for {most} layers");
-            }
-        }
-        let failed = layers_that_fit(4, 9, &mut |_| Err(Error::input("no")));
-        assert!(failed.is_err());
-    }
-
-    #[test]
-    fn the_longest_context_that_fits_is_a_multiple_of_256() {
-        // 32 layers: 30 + 320 + 32 for each 256 tokens.
-        let fits =
-            |budget| context_that_fits(131_072, budget, &mut |c| Ok(need(33, c))).expect("fine");
-        assert_eq!(fits(350 + 31), None);
-        assert_eq!(fits(350 + 32), Some(256));
-        assert_eq!(fits(350 + 32 * 32), Some(8192));
-        // Never what did not fit before.
-        assert_eq!(fits(usize::MAX), Some(131_072 - 256));
-        let short = context_that_fits(100, 1000, &mut |c| Ok(need(33, c)));
-        assert_eq!(short.expect("fine"), None);
-    }
-
     #[test]
     fn needs_never_overflow() {
         let need = Need {
             weights: 3,
             kv: usize::MAX,
             compute: 1,
+            overhead: 2,
         };
         assert_eq!(need.total(), usize::MAX);
     }

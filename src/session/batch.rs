@@ -6,6 +6,9 @@ use crate::graph::builder::Width;
 use crate::graph::{Count, Input};
 use crate::model::Wanted;
 
+/// Inputs may take this much before those of other batch widths are given up.
+const MOST_OWN_BYTES: usize = 8 << 20;
+
 /// New tokens of a sequence.
 pub type Part<'a> = (usize, &'a [u32]);
 
@@ -155,6 +158,12 @@ impl Session {
 
     fn compile(&mut self, key: Key) -> Result<()> {
         if !self.compiled.contains_key(&key) {
+            // What the plan has for inputs serves a whole ubatch and a single token. They
+            // are small, unless experts run on the CPU.
+            let own = self.held().iter().map(|held| held.own).sum::<usize>();
+            if own > MOST_OWN_BYTES && key.width.n_tokens > 1 {
+                self.compiled.retain(|key, _| key.width.n_tokens == 1);
+            }
             let graph = self.model.graph(key.wanted, key.width, &self.shape)?;
             let run = self.devices.compile(&graph)?;
             self.compiled.insert(key, run);

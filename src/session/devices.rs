@@ -2,12 +2,14 @@
 
 use super::SessionParams;
 use crate::backend::cpu::{Buffer, CpuBackend, Storage};
-use crate::backend::cuda::{Context, CudaBackend};
+use crate::backend::cuda::{self, Context, CudaBackend};
 use crate::backend::sched::{self, HOST};
-use crate::backend::{Backend, Device, Executable};
+use crate::backend::{Backend, Device, Executable, Held};
 use crate::error::Result;
 use crate::graph::{CacheId, Graph};
-use crate::memory::planner::{Need, Setup};
+use crate::memory::host::available_bytes;
+use crate::memory::placement::OFFLOAD;
+use crate::memory::planner::{Budget, Need, Plan, Planner, Setup, Wish};
 use crate::memory::{GpuLayers, KvStore, Schedule};
 use crate::model::Model;
 use std::cell::Cell;
@@ -45,56 +47,91 @@ impl Storage for SessionStorage {
 pub(super) struct Devices {
     pub schedule: Schedule,
     pub load: Option<Load>,
+    pub plan: Plan,
     /// Of all devices together.
     pub kv_bytes: usize,
     backends: Vec<Box<dyn Backend>>,
+    storage: Arc<SessionStorage>,
+    /// Bytes of each cache tensor.
+    cache_bytes: Vec<usize>,
 }
 
 impl Devices {
-    /// Opens the devices, decides what goes where, allocates the caches and
-    /// uploads the weights; `progress` hears of bytes done and bytes in all.
-    pub fn new(
+    /// Opens the devices, decides what goes where, allocates the caches and uploads the
+    /// weights; `progress` hears of bytes done and bytes in all. Gives also what the
+    /// session evaluates: `base` with the context that was decided on.
+    pub fn new<'a>(
         model: &Arc<Model>,
         params: &SessionParams,
-        setup: &Setup<'_>,
+        base: Setup<'a>,
         progress: &dyn Fn(usize, usize),
-    ) -> Result<Devices> {
+    ) -> Result<(Devices, Setup<'a>)> {
         let placement = &params.placement;
         let context = match placement.offload {
             Some(Device::Cuda(index)) => Some(Context::open(index)?),
             Some(Device::Cpu) | None => None,
         };
-        let free_bytes = match &context {
-            Some(context) => Some(context.mem_info()?.0),
-            None => None,
+        let room = match (&context, placement.offload) {
+            (Some(context), _) => Some((Some(context.mem_info()?.0), cuda::overhead_bytes(true))),
+            (None, offload) => offload.map(|_| (None, 0)),
         };
-        let (schedule, need) = setup.fit(free_bytes)?;
+        let budget = Budget::new(available_bytes(), room, params.fit.margin_bytes);
+        let (plan, setup) = plan(params, base, &budget)?;
+        let schedule = setup.schedule(plan.point.n_layers, plan.point.n_cpu_moe);
         for op in schedule.refused() {
             tracing::warn!("{op} runs on the CPU: no CUDA kernel");
         }
-        let load = placement.offload.map(|device| Load {
-            device,
+        let share = plan.shares.get(OFFLOAD);
+        let load = share.map(|share| Load {
+            device: share.device,
             n_layers: schedule.n_offloaded(),
-            most_layers: model.n_layer() + 1,
-            need,
+            most_layers: plan.most_layers,
+            need: share.need,
         });
         if let Some(load) = load.filter(|l| l.n_layers == 0 && placement.layers == GpuLayers::Auto)
         {
+            let free = room.and_then(|room| room.0).unwrap_or(0);
             tracing::warn!(
                 "not one layer fits the {} MiB that are free on {}; all run on the CPU",
-                free_bytes.unwrap_or(0) >> 20,
+                free >> 20,
                 load.device
             );
         }
-        let bytes = setup.cache_bytes();
+        let cache_bytes = setup.cache_bytes();
+        let devices_of_caches = placement.devices();
+        let on_host = |id: CacheId| devices_of_caches[schedule.cache(id)] == Device::Cpu;
+        let storage = Arc::new(SessionStorage {
+            model: model.clone(),
+            kv: KvStore::new(&cache_bytes, plan.point.n_ctx, &on_host)?,
+        });
         let devices = Devices {
-            backends: backends(model, params, &schedule, &bytes, context)?,
+            backends: backends(params, &schedule, &cache_bytes, &storage, context)?,
             schedule,
             load,
-            kv_bytes: bytes.iter().fold(0, |sum, b| sum.saturating_add(*b)),
+            kv_bytes: cache_bytes.iter().fold(0, |sum, b| sum.saturating_add(*b)),
+            storage,
+            cache_bytes,
+            plan,
         };
-        devices.prepare(setup.graphs(), need.weights, progress)?;
-        Ok(devices)
+        let uploaded = devices.load.map_or(0, |load| load.need.weights);
+        devices.prepare(setup.graphs(), uploaded, progress)?;
+        Ok((devices, setup))
+    }
+
+    /// Bytes allocated so far, by device number.
+    pub fn held(&self) -> Vec<Held> {
+        let held = self.backends.iter().enumerate().map(|(number, backend)| {
+            let mut held = backend.held();
+            // Of caches the backend of a CPU knows nothing.
+            for at in 0..self.cache_bytes.len() {
+                let id = CacheId(at);
+                if self.schedule.cache(id) == number {
+                    held.kv += self.storage.kv.get(id).map_or(0, Buffer::bytes);
+                }
+            }
+            held
+        });
+        held.collect()
     }
 
     /// Uploads what the graphs read, all of one device at once.
@@ -154,23 +191,43 @@ impl Devices {
     }
 }
 
+/// What fits, and what is evaluated then. Where the user has left something to choose, a
+/// host that is too small for all weights is no reason not to start.
+fn plan<'a>(params: &SessionParams, base: Setup<'a>, budget: &Budget) -> Result<(Plan, Setup<'a>)> {
+    let wish = Wish {
+        n_ctx: params.n_ctx,
+        least: params.fit.least_ctx.unwrap_or(params.n_ctx),
+    };
+    let mut planner = Planner::new(base, budget.clone());
+    let given = planner.is_given(wish);
+    if given {
+        planner = planner.with_budget(budget.exact());
+    }
+    let mut plan = planner.plan(wish)?;
+    if !plan.fits && !given {
+        planner = planner.with_budget(budget.lenient());
+        plan = planner.plan(wish)?;
+        if plan.fits {
+            tracing::warn!("the host has hardly room for this, so it may be slow");
+        }
+    }
+    match plan.fits {
+        true => Ok((plan.clone(), planner.into_setup(plan.point.n_ctx)?)),
+        false => Err(planner.error(&plan)),
+    }
+}
+
 /// A backend for each device, with the caches of these `bytes` that lie there.
 fn backends(
-    model: &Arc<Model>,
     params: &SessionParams,
     schedule: &Schedule,
     bytes: &[usize],
+    storage: &Arc<SessionStorage>,
     context: Option<Arc<Context>>,
 ) -> Result<Vec<Box<dyn Backend>>> {
-    let devices = params.placement.devices();
-    let on_host = |id: CacheId| devices[schedule.cache(id)] == Device::Cpu;
-    let storage = Arc::new(SessionStorage {
-        model: model.clone(),
-        kv: KvStore::new(bytes, params.n_ctx, &on_host)?,
-    });
     let exact = params.exact_activations;
     let mut backends: Vec<Box<dyn Backend>> = Vec::new();
-    for (number, device) in devices.iter().enumerate() {
+    for (number, device) in params.placement.devices().iter().enumerate() {
         backends.push(match (device, &context) {
             (Device::Cuda(_), Some(context)) => {
                 let all = (0..).map(CacheId).zip(bytes.iter().copied());

@@ -8,10 +8,11 @@ mod threads;
 pub use devices::Load;
 
 use crate::arch::CacheShape;
-use crate::backend::Executable;
+use crate::backend::{Executable, Held};
 use crate::error::{Error, Result};
 use crate::graph::builder::Width;
-use crate::memory::planner::{Evaluation, Setup};
+use crate::memory::planner::plan::MARGIN_BYTES;
+use crate::memory::planner::{Evaluation, Plan, Setup};
 use crate::memory::{CacheSizes, Cells, LayerRows, Placement};
 use crate::model::{Model, Wanted};
 use crate::quant::DType;
@@ -27,8 +28,10 @@ const MOST_LOGITS_BYTES: usize = 256 << 20;
 /// How a session evaluates.
 #[derive(Debug, Clone)]
 pub struct SessionParams {
-    /// Tokens the context holds.
+    /// Tokens the context holds, or with `fit.least_ctx` should hold.
     pub n_ctx: usize,
+    /// What the planner may choose.
+    pub fit: Fit,
     /// Most tokens evaluated at once.
     pub n_ubatch: usize,
     /// Sequences that a batch may hold; each has its own context.
@@ -40,6 +43,27 @@ pub struct SessionParams {
     pub exact_activations: bool,
     /// Which devices take part, and who holds what.
     pub placement: Placement,
+}
+
+/// What the planner may choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit {
+    /// The context is what fits, but not shorter; `None`: it is as long as asked for.
+    pub least_ctx: Option<usize>,
+    /// Left free on each device where the planner chooses.
+    pub margin_bytes: usize,
+    /// Room is made for [`Session::eval_all`]; without it that takes its own.
+    pub all_logits: bool,
+}
+
+impl Default for Fit {
+    fn default() -> Self {
+        Fit {
+            least_ctx: None,
+            margin_bytes: MARGIN_BYTES,
+            all_logits: false,
+        }
+    }
 }
 
 /// What an executable was compiled for.
@@ -89,16 +113,14 @@ impl Session {
                 "the context and the ubatch hold at least one token; raise -c or -ub",
             ));
         }
-        let how = Evaluation {
-            kv_types: [params.kv_type_k, params.kv_type_v],
-            n_ctx: params.n_ctx,
-            n_ubatch: params.n_ubatch,
-            n_seqs: params.n_seqs,
-            exact: params.exact_activations,
+        let base = Setup::new(&model, &params.placement, evaluation(&model, &params))?;
+        let (devices, setup) = Devices::new(&model, &params, base, progress)?;
+        let params = SessionParams {
+            n_ctx: setup.how().n_ctx,
+            n_ubatch: setup.how().n_ubatch,
+            ..params.clone()
         };
-        let setup = Setup::new(&model, &params.placement, how)?;
         let shape = setup.cache_shape();
-        let devices = Devices::new(&model, &params, &setup, progress)?;
         let one = Width::of(1, 1);
         let greedy = model.graph(Wanted::Argmax, one, &shape)?;
         Ok(Session {
@@ -130,6 +152,16 @@ impl Session {
     /// Bytes of the KV cache, on all devices together.
     pub fn kv_bytes(&self) -> usize {
         self.devices.kv_bytes
+    }
+
+    /// What was planned before anything was allocated.
+    pub fn plan(&self) -> &Plan {
+        &self.devices.plan
+    }
+
+    /// Bytes allocated so far, by device number as in [`Session::plan`].
+    pub fn held(&self) -> Vec<Held> {
+        self.devices.held()
     }
 
     /// What the device beside the CPU holds; `None` without one.
@@ -181,8 +213,7 @@ impl Session {
     ) -> Result<()> {
         self.check(0, tokens)?;
         let n_vocab = self.model.n_vocab();
-        let most = (MOST_LOGITS_BYTES / (4 * n_vocab)).max(1);
-        let step = self.params.n_ubatch.min(1 << most.ilog2());
+        let step = self.params.n_ubatch.min(most_all_logits(n_vocab));
         for (at, chunk) in tokens.chunks(step).enumerate() {
             let key = self.step(&[(0, chunk)], Wanted::Logits, true)?;
             let run = self.compiled.get(&key).ok_or_else(nothing_to_evaluate)?;
@@ -212,6 +243,28 @@ impl Session {
             )));
         }
         Ok(())
+    }
+}
+
+/// Most tokens of a batch all of whose logits are wanted.
+fn most_all_logits(n_vocab: usize) -> usize {
+    let most = (MOST_LOGITS_BYTES / (4 * n_vocab)).max(1);
+    1 << most.ilog2()
+}
+
+/// What the planner has to know of `params`.
+fn evaluation(model: &Model, params: &SessionParams) -> Evaluation {
+    Evaluation {
+        kv_types: [params.kv_type_k, params.kv_type_v],
+        n_ctx: params.n_ctx,
+        n_ubatch: params.n_ubatch,
+        n_seqs: params.n_seqs,
+        n_all_logits: match params.fit.all_logits {
+            true => most_all_logits(model.n_vocab()),
+            false => 0,
+        },
+        n_threads: params.n_threads,
+        exact: params.exact_activations,
     }
 }
 

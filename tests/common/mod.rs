@@ -4,7 +4,7 @@ use llama_rs::gguf::Gguf;
 use llama_rs::memory::Placement;
 use llama_rs::model::{Model, Overrides};
 use llama_rs::quant::DType;
-use llama_rs::session::{Session, SessionParams};
+use llama_rs::session::{Fit, Session, SessionParams};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -73,6 +73,7 @@ pub fn params(n_ctx: usize, n_ubatch: usize, exact: bool) -> SessionParams {
         kv_type_v: kv,
         exact_activations: exact,
         placement: Placement::cpu(),
+        fit: Fit::default(),
     }
 }
 

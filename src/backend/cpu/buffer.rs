@@ -108,6 +108,11 @@ impl Scratch {
         })
     }
 
+    /// Bytes of each thread's part.
+    pub fn part_bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// This thread's bytes.
     #[allow(clippy::mut_from_ref)]
     pub fn bytes(&self, worker: &Worker<'_>) -> &mut [u8] {

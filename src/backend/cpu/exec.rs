@@ -7,13 +7,13 @@ use super::pool::{Pool, Worker};
 use super::rope::RopeTable;
 use super::simd::Simd;
 use super::view::{Counts, View};
-use super::{Ctx, Node, attn, mul_mat, reduce, run_node, ssm};
-use crate::backend::{Backend, Executable};
+use super::{Ctx, Node, demand, run_node};
+use crate::backend::{Backend, Counted, Counter, Executable, Held};
 use crate::error::{Error, Result};
 use crate::graph::fuse::{self, Rules};
 use crate::graph::{CacheId, Count, Graph, Input, Op, Origin, Plan, Tensor};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The CPU as a backend.
 pub struct CpuBackend {
@@ -24,6 +24,11 @@ pub struct CpuBackend {
     storage: Arc<dyn Storage>,
     /// Shared by all executables, one of which runs at a time.
     arena: Mutex<Arc<Buffer>>,
+    scratch: Mutex<Arc<Scratch>>,
+    /// Weights that executables read, and their bytes.
+    weights: Mutex<HashMap<String, usize>>,
+    /// Bytes that executables have to themselves.
+    own: Counter,
 }
 
 impl CpuBackend {
@@ -54,6 +59,9 @@ impl CpuBackend {
             pool: Arc::new(Mutex::new(Pool::new(n_threads)?)),
             storage,
             arena: Mutex::new(Arc::new(Buffer::new(0, "the compute buffer")?)),
+            scratch: Mutex::new(Arc::new(Scratch::new(0, n_threads)?)),
+            weights: Mutex::default(),
+            own: Counter::default(),
         })
     }
 
@@ -65,7 +73,7 @@ impl CpuBackend {
         len: usize,
         f: impl FnOnce(&mut [u8]),
     ) -> Result<()> {
-        let _no_run = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let _no_run = lock(&self.pool);
         let cache = self.storage.cache(id);
         let bytes = cache.and_then(|c| c.bytes_at(offset, len));
         bytes.map(f).ok_or_else(|| Error::Shape {
@@ -76,15 +84,42 @@ impl CpuBackend {
 
     /// The compute buffer, grown to `bytes` when it is smaller.
     fn arena(&self, bytes: usize) -> Result<Arc<Buffer>> {
-        let mut arena = self.arena.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arena = lock(&self.arena);
         if arena.bytes() < bytes {
             *arena = Arc::new(Buffer::new(bytes, "the compute buffer")?);
         }
         Ok(arena.clone())
     }
+
+    /// The scratch of all threads, grown to `bytes` for each when it is smaller.
+    fn scratch(&self, bytes: usize) -> Result<Arc<Scratch>> {
+        let mut scratch = lock(&self.scratch);
+        if scratch.part_bytes() < bytes {
+            *scratch = Arc::new(Scratch::new(bytes, self.n_threads())?);
+        }
+        Ok(scratch.clone())
+    }
+
+    fn n_threads(&self) -> usize {
+        lock(&self.pool).n_threads()
+    }
 }
 
-impl Rules for CpuBackend {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The rewrites that the CPU wants.
+struct CpuRules {
+    exact: bool,
+}
+
+/// The graph that the CPU runs for `graph`; `exact` keeps F32 activations.
+pub fn lower(graph: &Graph, exact: bool) -> Graph {
+    fuse::rewrite(graph, &CpuRules { exact })
+}
+
+impl Rules for CpuRules {
     fn norm_mul(&self) -> bool {
         true
     }
@@ -108,7 +143,31 @@ impl Backend for CpuBackend {
     }
 
     fn lower(&self, graph: &Graph) -> Graph {
-        fuse::rewrite(graph, self)
+        lower(graph, self.exact)
+    }
+
+    fn prepare(&self, graphs: &[&Graph], _: &dyn Fn(usize)) -> Result<()> {
+        let n_threads = self.n_threads();
+        let (mut arena, mut scratch) = (0, 0);
+        for graph in graphs {
+            arena = arena.max(Plan::new(graph).bytes);
+            scratch = scratch.max(demand::scratch_bytes(graph, n_threads));
+        }
+        self.arena(arena)?;
+        self.scratch(scratch).map(drop)
+    }
+
+    fn held(&self) -> Held {
+        let scratch = lock(&self.scratch).part_bytes() * self.n_threads();
+        // An empty buffer has a byte.
+        let arena = lock(&self.arena).bytes();
+        let arena = if arena > 1 { arena } else { 0 };
+        Held {
+            weights: lock(&self.weights).values().sum(),
+            kv: 0,
+            compute: arena + scratch + self.own.bytes(),
+            own: self.own.bytes(),
+        }
     }
 
     fn read_cache(&self, id: CacheId, offset: usize, data: &mut [u8]) -> Result<()> {
@@ -135,50 +194,27 @@ impl Backend for CpuBackend {
             .map(|&id| binder.output(id))
             .collect::<Result<Vec<_>>>()?;
         let (inputs, rope_tables) = (binder.inputs, binder.tables);
-        let n_threads = self
-            .pool
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .n_threads();
-        let scratch_bytes = nodes
-            .iter()
-            .map(|node| scratch_of(node, n_threads))
-            .max()
-            .unwrap_or(0)
-            .next_multiple_of(64);
-        let widest = nodes.iter().map(|n| n.dst.n_rows()).max().unwrap_or(0);
+        lock(&self.weights).extend(demand::weights(&graph));
+        let scratch = self.scratch(demand::scratch_bytes(&graph, self.n_threads()))?;
+        let identity: Vec<u32> = (0..demand::most_rows(&graph) as u32).collect();
+        let inputs_bytes = inputs.values().map(|(_, n)| 4 * n).sum::<usize>();
+        let tables_bytes = rope_tables.iter().map(RopeTable::held_bytes).sum::<usize>();
+        let own = inputs_bytes + tables_bytes + 4 * identity.len();
         Ok(Box::new(CpuExecutable {
             pool: self.pool.clone(),
             _storage: self.storage.clone(),
             _arena: arena,
             simd: self.simd,
             counts: Counts::default(),
-            scratch: Scratch::new(scratch_bytes, n_threads)?,
-            identity: (0..widest as u32).collect(),
+            scratch,
+            identity,
+            _own: self.own.add(own),
             nodes,
             rope_tables,
             inputs,
             outputs,
             plan_bytes: plan.bytes,
         }))
-    }
-}
-
-/// Scratch bytes that each of `n_threads` needs for a node.
-fn scratch_of(node: &Node, n_threads: usize) -> usize {
-    match node.op {
-        Op::MulMat => mul_mat::kernel_scratch_bytes(&node.src[0], &node.src[1]),
-        Op::MulMatId => {
-            let ids = &node.src[2];
-            mul_mat::kernel_scratch_bytes(&node.src[0], &node.dst)
-                + mul_mat::id_lists_bytes(ids.ne[0], ids.ne[1])
-        }
-        Op::Attn(_, shape) => attn::scratch_bytes(&shape),
-        Op::SsmConv(_) => ssm::conv_scratch_bytes(node.src[1].ne[0]),
-        Op::Argmax | Op::SumRows | Op::Mean | Op::Sum | Op::Cumsum => {
-            reduce::scratch_bytes(&node.op, &node.src[0], n_threads)
-        }
-        _ => 0,
     }
 }
 
@@ -227,7 +263,8 @@ struct CpuExecutable {
     _arena: Arc<Buffer>,
     simd: Simd,
     counts: Counts,
-    scratch: Scratch,
+    scratch: Arc<Scratch>,
+    _own: Counted,
     identity: Vec<u32>,
     nodes: Vec<Node>,
     rope_tables: Vec<RopeTable>,
@@ -273,7 +310,7 @@ impl Executable for CpuExecutable {
             scratch: &self.scratch,
         };
         let nodes = &self.nodes;
-        let mut pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = lock(&self.pool);
         pool.run(&|worker: &Worker<'_>| {
             for table in ctx.rope_tables {
                 table.fill(&ctx.counts, worker);

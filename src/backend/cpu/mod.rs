@@ -4,6 +4,7 @@ mod attn;
 mod bind;
 pub mod buffer;
 mod delta;
+mod demand;
 mod elementwise;
 pub mod exec;
 pub mod matmul;
@@ -24,7 +25,8 @@ pub mod view;
 
 pub use bind::Storage;
 pub use buffer::Buffer;
-pub use exec::CpuBackend;
+pub use demand::Demand;
+pub use exec::{CpuBackend, lower};
 pub use simd::Simd;
 pub use view::{Counts, View};
 

@@ -37,6 +37,11 @@ impl RopeTable {
         params.n_rot * n * 4
     }
 
+    /// Bytes that this table has.
+    pub fn held_bytes(&self) -> usize {
+        self.values.bytes()
+    }
+
     /// `[n_rot, n]`, cut to the live tokens.
     fn view(&self, counts: &Counts) -> View {
         let (row, n) = (self.params.n_rot, self.pos.ne[0]);

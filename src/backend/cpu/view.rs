@@ -3,7 +3,7 @@
 //! All of this file's `unsafe` rests on the contract of [`super::buffer`].
 
 use super::pool::Worker;
-use crate::graph::{Count, Live};
+use crate::graph::{Count, Live, Tensor};
 use crate::quant::DType;
 
 /// Live counts of a run.
@@ -46,6 +46,17 @@ unsafe impl Sync for View {}
 pub type RowAt = [usize; 3];
 
 impl View {
+    /// A tensor's shape without a place: enough to ask for sizes.
+    pub fn unplaced(tensor: &Tensor) -> View {
+        View {
+            ptr: std::ptr::null_mut(),
+            dtype: tensor.dtype,
+            ne: tensor.ne,
+            nb: tensor.nb,
+            live: tensor.live,
+        }
+    }
+
     /// This view cut to the live count of a run.
     pub fn cut(&self, counts: &Counts) -> View {
         let mut v = *self;

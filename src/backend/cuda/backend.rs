@@ -12,7 +12,7 @@ use super::ops;
 use super::stream::Stream;
 use super::weights::Weights;
 use crate::backend::cpu::Storage;
-use crate::backend::{Backend, Executable};
+use crate::backend::{Backend, Counter, Executable, Held};
 use crate::error::{Error, Result};
 use crate::graph::{CacheId, Graph, Origin, Plan, TensorId};
 use std::collections::HashMap;
@@ -33,6 +33,8 @@ pub struct CudaBackend {
     tables: Arc<Mutex<HashMap<Vec<u8>, DeviceBuffer>>>,
     states: Arc<Mutex<States>>,
     cells: Arc<Mutex<Cells>>,
+    /// Bytes of the inputs of executables.
+    own: Counter,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -72,6 +74,7 @@ impl CudaBackend {
             arena: Mutex::default(),
             tables: Arc::default(),
             states: Arc::default(),
+            own: Counter::default(),
         })
     }
 
@@ -151,6 +154,16 @@ impl Backend for CudaBackend {
         self.arena(most).map(drop)
     }
 
+    fn held(&self) -> Held {
+        let arena = lock(&self.arena).as_ref().map_or(0, |a| a.bytes());
+        Held {
+            weights: lock(&self.weights).bytes(),
+            kv: self.caches.values().map(DeviceBuffer::bytes).sum(),
+            compute: arena + lock(&self.cells).bytes() + self.own.bytes(),
+            own: self.own.bytes(),
+        }
+    }
+
     fn read_cache(&self, id: CacheId, offset: usize, data: &mut [u8]) -> Result<()> {
         let cache = self.cache(id, offset + data.len())?;
         // SAFETY: the cache has these bytes; waited for before `data` is looked at.
@@ -205,6 +218,7 @@ impl Backend for CudaBackend {
             _caches: self.caches.clone(),
             _tables: self.tables.clone(),
             _states: self.states.clone(),
+            _own: self.own.add(inputs.bytes()),
         };
         Ok(Box::new(CudaExecutable::new(
             self.stream.clone(),

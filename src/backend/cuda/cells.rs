@@ -32,6 +32,11 @@ impl Cells {
         }
     }
 
+    /// Device bytes of all arrays.
+    pub fn bytes(&self) -> usize {
+        self.arrays.values().map(|a| a.device.bytes()).sum()
+    }
+
     /// Device address of an array of `n_cells` values, made when it is new.
     pub fn address(&mut self, stream: &Stream, input: Input, n_cells: usize) -> Result<u64> {
         if let Some(array) = self.arrays.get(&(input, n_cells)) {

@@ -19,20 +19,30 @@ pub struct Demand {
 impl Demand {
     /// Takes a lowered graph in; `exact` as it was lowered with.
     pub fn add(&mut self, graph: &Graph, exact: bool) {
+        self.widen(graph, exact);
+        // Live counts come before the inputs.
+        self.inputs += ALIGN_BYTES;
+        for tensor in &graph.tensors {
+            if let Origin::Input(input) = tensor.origin
+                && !is_list_of_cells(input)
+            {
+                self.inputs += tensor.bytes().next_multiple_of(ALIGN_BYTES);
+            }
+        }
+    }
+
+    /// Takes a lowered graph in whose inputs take the place of another's.
+    pub fn widen(&mut self, graph: &Graph, exact: bool) {
         for (id, form) in lower::weights(graph) {
             let weight = graph.get(id);
             let bytes = lower::bytes_of(weight, form);
             self.weights.insert((weight.name.clone(), form), bytes);
         }
-        // Live counts come before the inputs.
-        self.inputs += ALIGN_BYTES;
         for tensor in &graph.tensors {
-            match tensor.origin {
-                Origin::Input(input @ (Input::CellPos { .. } | Input::CellSeq { .. })) => {
-                    self.cells.insert(input, tensor.bytes());
-                }
-                Origin::Input(_) => self.inputs += tensor.bytes().next_multiple_of(ALIGN_BYTES),
-                _ => {}
+            if let Origin::Input(input) = tensor.origin
+                && is_list_of_cells(input)
+            {
+                self.cells.insert(input, tensor.bytes());
             }
         }
         let arena = lower::arena_bytes(graph, &Plan::new(graph), exact);
@@ -48,6 +58,11 @@ impl Demand {
     pub fn compute(&self) -> usize {
         self.arena + self.inputs + self.cells.values().sum::<usize>()
     }
+}
+
+/// Whether graphs share an input.
+fn is_list_of_cells(input: Input) -> bool {
+    matches!(input, Input::CellPos { .. } | Input::CellSeq { .. })
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use super::context::Context;
 use super::memory::{DeviceBuffer, PinnedBuffer};
 use super::stream::{GraphExec, Stream};
 use super::weights::Weights;
-use crate::backend::Executable;
+use crate::backend::{Counted, Executable};
 use crate::error::{Error, Result};
 use crate::graph::plan::ALIGN_BYTES;
 use crate::graph::{CacheId, Count, Graph, Input, Origin, Tensor};
@@ -86,6 +86,11 @@ impl Inputs {
         })
     }
 
+    /// Device bytes of the block, the shared lists of cells aside.
+    pub fn bytes(&self) -> usize {
+        self.device.bytes()
+    }
+
     /// Full width of the batch; 0 when nothing says it.
     pub fn n_tokens(&self) -> usize {
         self.n_tokens
@@ -155,6 +160,7 @@ pub(super) struct Memory {
     pub _caches: Arc<HashMap<CacheId, DeviceBuffer>>,
     pub _tables: Arc<Mutex<HashMap<Vec<u8>, DeviceBuffer>>>,
     pub _states: Arc<Mutex<States>>,
+    pub _own: Counted,
 }
 
 /// What kernels keep between launches, by entry, grid and bytes.

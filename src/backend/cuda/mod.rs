@@ -1,7 +1,7 @@
 //! The CUDA backend: the same graph on an NVIDIA GPU.
 //!
 //! Before there is a device: `ops` says which kernels run a node, `lower` what a graph
-//! becomes, `layout` how weights will lie, `demand` how much memory it all takes. With
+//! becomes, `layout` how weights will lie, `demand` how much memory it all takes, `overhead` what the driver takes besides. With
 //! one: `device` finds it, `context` opens it, `memory` and `stream` are its memory and
 //! its queues; `weights` brings weights there, `cells` the list of who sits where in the
 //! KV cache. `backend` and `bind` give a graph addresses, `exec` runs it.
@@ -21,6 +21,7 @@ pub mod layout;
 pub mod lower;
 pub mod memory;
 pub mod ops;
+mod overhead;
 pub mod stream;
 mod weights;
 
@@ -29,3 +30,4 @@ pub use context::Context;
 pub use demand::Demand;
 pub use device::{DeviceInfo, Unavailable, discover};
 pub use lower::{lower, runs};
+pub use overhead::overhead_bytes;

@@ -1,0 +1,407 @@
+//! What fits into the memory that there is, and why no more.
+
+use super::solve::{self, Fits, Point, Space};
+use super::{Need, Setup};
+use crate::backend::Device;
+use crate::backend::sched::HOST;
+use crate::error::{Error, Result};
+use crate::memory::GpuLayers;
+use crate::memory::placement::OFFLOAD;
+use std::collections::HashMap;
+
+/// Left free on each device unless the user says otherwise: other programs, and what the
+/// planner does not know.
+pub const MARGIN_BYTES: usize = 512 << 20;
+
+/// What a device may be given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Room {
+    /// Free bytes; `None`: no limit is known.
+    pub free: Option<usize>,
+    /// What the driver takes when anything goes there.
+    pub overhead: usize,
+    /// Left free.
+    pub margin: usize,
+}
+
+/// What all devices may be given.
+#[derive(Debug, Clone)]
+pub struct Budget {
+    /// By device number; the host is the first.
+    pub rooms: Vec<Room>,
+    /// Whether weights in the file's map count on the host: without room for them they
+    /// are read from the disk again and again.
+    pub counts_mapped: bool,
+}
+
+impl Budget {
+    /// The host with `host` free bytes, and a device with its free bytes and overhead if
+    /// there is one.
+    pub fn new(
+        host: Option<usize>,
+        device: Option<(Option<usize>, usize)>,
+        margin: usize,
+    ) -> Budget {
+        let room = |(free, overhead)| Room {
+            free,
+            overhead,
+            margin,
+        };
+        let devices = std::iter::once((host, 0)).chain(device);
+        Budget {
+            rooms: devices.map(room).collect(),
+            counts_mapped: true,
+        }
+    }
+
+    /// The same for a session that has to start: no margin on the host, whose weights
+    /// may stay on the disk.
+    pub fn lenient(&self) -> Budget {
+        let mut budget = self.clone();
+        budget.rooms[HOST].margin = 0;
+        budget.counts_mapped = false;
+        budget
+    }
+
+    /// The same without margins: for what the user has chosen.
+    pub fn exact(&self) -> Budget {
+        let mut budget = self.lenient();
+        budget.rooms.iter_mut().for_each(|room| room.margin = 0);
+        budget
+    }
+
+    fn fits(&self, number: usize, need: &Need) -> bool {
+        let room = self.rooms[number];
+        let mut total = need.total();
+        if number == HOST && !self.counts_mapped {
+            total = total.saturating_sub(need.weights);
+        }
+        let wanted = match total {
+            // Nothing goes there.
+            0 => 0,
+            total => total.saturating_add(room.margin),
+        };
+        room.free.is_none_or(|free| wanted <= free)
+    }
+}
+
+/// How long the context should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    pub n_ctx: usize,
+    /// The least that is of use; `n_ctx` where that is given.
+    pub least: usize,
+}
+
+/// A device's part in a plan, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    pub device: Device,
+    pub free: Option<usize>,
+    pub need: Need,
+    pub margin: usize,
+}
+
+impl Share {
+    /// What is left beside the margin; below 0 where it does not fit.
+    pub fn left(&self) -> Option<i128> {
+        let taken = self.need.total() as i128 + self.margin as i128;
+        self.free.map(|free| free as i128 - taken)
+    }
+}
+
+/// What goes where.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// False: `point` is the least, and does not fit.
+    pub fits: bool,
+    pub point: Point,
+    /// Layers of the model with its output.
+    pub most_layers: usize,
+    /// By device number.
+    pub shares: Vec<Share>,
+    /// What is less than wanted, and why.
+    pub reductions: Vec<String>,
+}
+
+/// Asks a [`Setup`] about many choices.
+pub struct Planner<'a> {
+    base: Setup<'a>,
+    budget: Budget,
+    /// By length of context.
+    setups: HashMap<usize, Setup<'a>>,
+    known: HashMap<Point, Vec<Need>>,
+}
+
+impl<'a> Planner<'a> {
+    /// A planner for what `base` evaluates, with any context.
+    pub fn new(base: Setup<'a>, budget: Budget) -> Planner<'a> {
+        Planner {
+            base,
+            budget,
+            setups: HashMap::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// The same with another budget.
+    pub fn with_budget(self, budget: Budget) -> Planner<'a> {
+        Planner { budget, ..self }
+    }
+
+    /// What a session with this context evaluates.
+    pub fn setup(&mut self, n_ctx: usize) -> Result<&Setup<'a>> {
+        if !self.setups.contains_key(&n_ctx) {
+            self.setups.insert(n_ctx, self.base.with_context(n_ctx)?);
+        }
+        Ok(&self.setups[&n_ctx])
+    }
+
+    /// What a session with this context evaluates, when there is no more to ask.
+    pub fn into_setup(mut self, n_ctx: usize) -> Result<Setup<'a>> {
+        match self.setups.remove(&n_ctx) {
+            Some(setup) => Ok(setup),
+            None => self.base.with_context(n_ctx),
+        }
+    }
+
+    /// What each device needs, by number.
+    pub fn needs(&mut self, point: Point) -> Result<Vec<Need>> {
+        if let Some(needs) = self.known.get(&point) {
+            return Ok(needs.clone());
+        }
+        let setup = self.setup(point.n_ctx)?;
+        let schedule = setup.schedule(point.n_layers, point.n_cpu_moe);
+        let mut needs = setup.needs(&schedule)?;
+        for (need, room) in needs.iter_mut().zip(&self.budget.rooms) {
+            if need.total() > 0 {
+                need.overhead = room.overhead;
+            }
+        }
+        self.known.insert(point, needs.clone());
+        Ok(needs)
+    }
+
+    fn fits(&mut self, point: Point) -> Result<Fits> {
+        let needs = self.needs(point)?;
+        let fits = |number: usize| {
+            let need = needs.get(number);
+            need.is_none_or(|need| self.budget.fits(number, need))
+        };
+        Ok(Fits {
+            device: fits(OFFLOAD),
+            host: fits(HOST),
+        })
+    }
+
+    fn space(&self, wish: Wish) -> Space {
+        let placement = self.base.placement();
+        let most = self.base.model().n_layer() + 1;
+        let most_layers = placement.offload.map_or(0, |_| most);
+        let n_layers = match placement.layers {
+            GpuLayers::Auto => None,
+            GpuLayers::All => Some(most_layers),
+            GpuLayers::Count(n) => Some(n.min(most_layers)),
+        };
+        let given = n_layers.is_some() && wish.n_ctx == wish.least;
+        // Who names tensors has decided about experts too.
+        let decided = given || !placement.overrides.is_empty();
+        Space {
+            most_layers,
+            most_moe: self.base.most_moe(),
+            wanted_ctx: wish.n_ctx,
+            least_ctx: wish.least,
+            n_layers,
+            n_cpu_moe: placement.n_cpu_moe.or(decided.then_some(0)),
+        }
+    }
+
+    /// True when the user has left nothing to choose.
+    pub fn is_given(&self, wish: Wish) -> bool {
+        let space = self.space(wish);
+        let layers = space.most_layers == 0 || space.n_layers.is_some();
+        layers && wish.n_ctx <= wish.least
+    }
+
+    /// The best that fits, or the least with its numbers.
+    ///
+    /// # Errors
+    /// The model cannot be evaluated so.
+    pub fn plan(&mut self, wish: Wish) -> Result<Plan> {
+        let space = self.space(wish);
+        let found = solve::solve(&space, &mut |point| self.fits(point))?;
+        let point = found.unwrap_or_else(|| space.least());
+        let devices = self.base.placement().devices();
+        let rooms = self.budget.rooms.clone();
+        let shares = self.needs(point)?.into_iter().zip(devices).zip(rooms);
+        let share = |((need, device), room): ((Need, Device), Room)| Share {
+            device,
+            free: room.free,
+            need,
+            margin: room.margin,
+        };
+        Ok(Plan {
+            fits: found.is_some(),
+            point,
+            most_layers: self.base.model().n_layer() + 1,
+            shares: shares.map(share).collect(),
+            reductions: match found {
+                Some(point) => self.reductions(&space, point)?,
+                None => Vec::new(),
+            },
+        })
+    }
+
+    fn reductions(&mut self, space: &Space, point: Point) -> Result<Vec<String>> {
+        let (whole, mut before) = (space.whole(), space.short());
+        let mut reductions = Vec::new();
+        if point.n_ctx < whole.n_ctx {
+            let (now, wanted) = (point.n_ctx, whole.n_ctx);
+            let why = self.why_not(whole)?;
+            reductions.push(format!("a context of {now} tokens, not {wanted}: {why}"));
+        }
+        if point.n_cpu_moe > before.n_cpu_moe {
+            let (now, most) = (point.n_cpu_moe, space.most_moe);
+            let why = self.why_not(before)?;
+            reductions.push(format!(
+                "experts of the first {now} of {most} layers stay on the CPU: {why}"
+            ));
+            before.n_cpu_moe = point.n_cpu_moe;
+        }
+        if point.n_layers < before.n_layers {
+            let (now, most) = (point.n_layers, space.most_layers);
+            let why = self.why_not(before)?;
+            reductions.push(format!("{now} of {most} layers on the GPU: {why}"));
+        }
+        Ok(reductions)
+    }
+
+    /// What a point that does not fit lacks: `-ngl 33 -c 8192 needs ... on cuda0`.
+    fn why_not(&mut self, point: Point) -> Result<String> {
+        let needs = self.needs(point)?;
+        let devices = self.base.placement().devices();
+        let tight = (0..needs.len()).rfind(|&number| !self.budget.fits(number, &needs[number]));
+        let number = tight.unwrap_or(needs.len() - 1);
+        let (need, room) = (needs[number], self.budget.rooms[number]);
+        let mut parts = vec![
+            format!("weights {}", mib(need.weights)),
+            format!("KV cache {}", mib(need.kv)),
+            format!("compute {}", mib(need.compute)),
+        ];
+        let rest = [("overhead", need.overhead), ("margin", room.margin)];
+        let rest = rest.into_iter().filter(|(_, bytes)| *bytes > 0);
+        parts.extend(rest.map(|(name, bytes)| format!("{name} {}", mib(bytes))));
+        Ok(format!(
+            "{} needs {} MiB on {} ({}), {} MiB are free",
+            flags(point),
+            mib(need.total().saturating_add(room.margin)),
+            devices[number],
+            parts.join(", "),
+            room.free.unwrap_or(usize::MAX) >> 20,
+        ))
+    }
+
+    /// The error that says what does not fit, and which flag alone would make it fit.
+    pub fn error(&mut self, plan: &Plan) -> Error {
+        let remedy = match self.flags_that_fit(plan.point) {
+            Ok(flags) if !flags.is_empty() => format!("give {}", flags.join(" or ")),
+            Ok(_) => "free some memory, or take a smaller model".to_string(),
+            Err(error) => return error,
+        };
+        match self.why_not(plan.point) {
+            Ok(why) => Error::DoesNotFit(format!("{why}; {remedy}")),
+            Err(error) => error,
+        }
+    }
+
+    fn flags_that_fit(&mut self, point: Point) -> Result<Vec<String>> {
+        let mut fits = |point| {
+            let fits = self.fits(point)?;
+            Ok(fits.device && fits.host)
+        };
+        let mut flags = Vec::new();
+        if point.n_layers > 0 {
+            let with = |n_layers| Point { n_layers, ..point };
+            let n = solve::largest(point.n_layers - 1, &mut |n| fits(with(n)))?;
+            if n > 0 || fits(with(0))? {
+                flags.push(format!("-ngl {n}"));
+            }
+        }
+        let shorter =
+            solve::longest_below(point.n_ctx, &mut |n_ctx| fits(Point { n_ctx, ..point }))?;
+        flags.extend(shorter.map(|n_ctx| format!("-c {n_ctx}")));
+        Ok(flags)
+    }
+}
+
+/// The flags of a point, as every command takes them.
+pub fn flags(point: Point) -> String {
+    let Point {
+        n_layers,
+        n_ctx,
+        n_cpu_moe,
+    } = point;
+    let experts = match n_cpu_moe {
+        0 => String::new(),
+        n => format!(" --n-cpu-moe {n}"),
+    };
+    format!("-ngl {n_layers} -c {n_ctx}{experts}")
+}
+
+fn mib(bytes: usize) -> usize {
+    bytes.div_ceil(1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_for_what_goes_there_and_its_margin() {
+        let budget = Budget::new(Some(1000), Some((Some(500), 0)), 100);
+        let need = |weights, kv| Need {
+            weights,
+            kv,
+            ..Need::default()
+        };
+        assert!(budget.fits(HOST, &need(800, 100)) && !budget.fits(HOST, &need(800, 101)));
+        assert!(budget.fits(OFFLOAD, &need(400, 0)) && !budget.fits(OFFLOAD, &need(401, 0)));
+        let tight = Budget::new(Some(1000), Some((Some(50), 0)), 100);
+        assert!(tight.fits(OFFLOAD, &need(0, 0)) && !tight.fits(OFFLOAD, &need(1, 0)));
+        let lenient = budget.lenient();
+        assert!(lenient.fits(HOST, &need(1 << 40, 1000)));
+        assert!(!lenient.fits(HOST, &need(0, 1001)) && !lenient.fits(OFFLOAD, &need(401, 0)));
+        assert!(budget.exact().fits(OFFLOAD, &need(500, 0)));
+        let unknown = Budget::new(None, Some((None, 7)), 100);
+        assert!(unknown.fits(HOST, &need(usize::MAX, 1)));
+        assert!(unknown.fits(OFFLOAD, &need(usize::MAX, 1)));
+    }
+
+    #[test]
+    fn flags_paste_into_commands() {
+        let point = |n_layers, n_cpu_moe| Point {
+            n_layers,
+            n_ctx: 4096,
+            n_cpu_moe,
+        };
+        assert_eq!(flags(point(33, 0)), "-ngl 33 -c 4096");
+        assert_eq!(flags(point(0, 0)), "-ngl 0 -c 4096");
+        assert_eq!(flags(point(33, 7)), "-ngl 33 -c 4096 --n-cpu-moe 7");
+    }
+
+    #[test]
+    fn what_is_left_may_be_negative() {
+        let share = |free| Share {
+            device: Device::Cpu,
+            free,
+            need: Need {
+                kv: 70,
+                ..Need::default()
+            },
+            margin: 40,
+        };
+        assert_eq!(share(Some(100)).left(), Some(-10));
+        assert_eq!(share(Some(110)).left(), Some(0));
+        assert_eq!(share(None).left(), None);
+    }
+}

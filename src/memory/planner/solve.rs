@@ -1,0 +1,357 @@
+//! The search for what fits, knowing nothing of models: numbers, and a question.
+//!
+//! First the whole: all layers, the wanted context. Then a shorter context, down to the
+//! least; then experts on the host, from the first layers on; then whole layers. What a
+//! step leaves over goes to the context again.
+
+use crate::error::Result;
+
+/// Contexts that are not given are multiples of this, or the least or the wanted one.
+const CTX_STEP: usize = 256;
+
+/// What is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Point {
+    /// On the device; the output is one of them.
+    pub n_layers: usize,
+    /// Tokens.
+    pub n_ctx: usize,
+    /// Layers, the first ones, whose experts stay on the host.
+    pub n_cpu_moe: usize,
+}
+
+/// What may be chosen.
+#[derive(Debug, Clone, Copy)]
+pub struct Space {
+    /// Layers of the model with its output; 0 without a device.
+    pub most_layers: usize,
+    /// Layers of the model up to the last one with experts.
+    pub most_moe: usize,
+    pub wanted_ctx: usize,
+    /// The least that is of use; as long as the wanted one where that is given.
+    pub least_ctx: usize,
+    /// As given, if so.
+    pub n_layers: Option<usize>,
+    /// As given, if so.
+    pub n_cpu_moe: Option<usize>,
+}
+
+/// Where a choice fits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fits {
+    pub device: bool,
+    pub host: bool,
+}
+
+/// Whether a point fits. The device needs more with every layer, less with every layer
+/// whose experts stay behind; the host the other way round; both with every token.
+pub type Question<'a> = &'a mut dyn FnMut(Point) -> Result<Fits>;
+
+impl Space {
+    /// All that is wanted.
+    pub fn whole(&self) -> Point {
+        Point {
+            n_layers: self.n_layers.unwrap_or(self.most_layers),
+            n_ctx: self.wanted_ctx,
+            n_cpu_moe: self.n_cpu_moe.unwrap_or(0),
+        }
+    }
+
+    /// The whole with the least context.
+    pub fn short(&self) -> Point {
+        Point {
+            n_ctx: self.least_ctx.min(self.wanted_ctx),
+            ..self.whole()
+        }
+    }
+
+    /// The point to which all that may be moved has been moved to the host.
+    pub fn least(&self) -> Point {
+        Point {
+            n_layers: self.n_layers.unwrap_or(0),
+            ..self.short()
+        }
+    }
+}
+
+/// The best point that fits; `None` when there is none.
+///
+/// # Errors
+/// Those of `fits`.
+pub fn solve(space: &Space, fits: Question<'_>) -> Result<Option<Point>> {
+    let whole = space.whole();
+    if everywhere(fits, whole)? {
+        return Ok(Some(whole));
+    }
+    let mut point = space.short();
+    if point != whole && everywhere(fits, point)? {
+        return grown(space, point, fits).map(Some);
+    }
+    if space.n_cpu_moe.is_none() && space.most_moe > 0 && point.n_layers > 0 {
+        // As few as needed: all, less as many as the device has room for.
+        let stay = |n_back: usize| Point {
+            n_cpu_moe: space.most_moe - n_back,
+            ..point
+        };
+        if fits(stay(0))?.device {
+            let n_back = largest(space.most_moe - 1, &mut |n| Ok(fits(stay(n))?.device))?;
+            // Moving more would leave the host less.
+            let point = stay(n_back);
+            return match fits(point)?.host {
+                true => grown(space, point, fits).map(Some),
+                false => Ok(None),
+            };
+        }
+        point = stay(0);
+    }
+    if space.n_layers.is_none() && space.most_layers > 0 {
+        let with = |n_layers| Point { n_layers, ..point };
+        let fewer = space.most_layers - 1;
+        point = match largest(fewer, &mut |n| Ok(fits(with(n))?.device))? {
+            0 => space.least(),
+            n => with(n),
+        };
+        if everywhere(fits, point)? {
+            return grown(space, point, fits).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn everywhere(fits: Question<'_>, point: Point) -> Result<bool> {
+    let fits = fits(point)?;
+    Ok(fits.device && fits.host)
+}
+
+/// `point`, which fits, with the longest context that does.
+fn grown(space: &Space, point: Point, fits: Question<'_>) -> Result<Point> {
+    let with = |n_ctx| Point { n_ctx, ..point };
+    if everywhere(fits, with(space.wanted_ctx))? {
+        return Ok(with(space.wanted_ctx));
+    }
+    let first = point.n_ctx / CTX_STEP + 1;
+    let most = (space.wanted_ctx / CTX_STEP + 1).saturating_sub(first);
+    let steps = largest(most, &mut |n| {
+        everywhere(fits, with((first + n - 1) * CTX_STEP))
+    })?;
+    Ok(match steps {
+        0 => point,
+        n => with((first + n - 1) * CTX_STEP),
+    })
+}
+
+/// The largest of `1..=most` that fits, 0 when none does; what fits stays so below.
+pub fn largest(most: usize, fits: &mut dyn FnMut(usize) -> Result<bool>) -> Result<usize> {
+    if most == 0 || fits(most)? {
+        return Ok(most);
+    }
+    let (mut good, mut bad) = (0, most);
+    while bad - good > 1 {
+        let middle = good + (bad - good) / 2;
+        if fits(middle)? {
+            good = middle;
+        } else {
+            bad = middle;
+        }
+    }
+    Ok(good)
+}
+
+/// Longest context below `n_ctx`, a multiple of 256 tokens, that fits; `None` when no
+/// such context does.
+pub fn longest_below(
+    n_ctx: usize,
+    fits: &mut dyn FnMut(usize) -> Result<bool>,
+) -> Result<Option<usize>> {
+    let most = n_ctx.saturating_sub(1) / CTX_STEP;
+    let steps = largest(most, &mut |n| fits(n * CTX_STEP))?;
+    Ok((steps > 0).then_some(steps * CTX_STEP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    /// 32 layers of 10 dense and 90 expert bytes, 30 of the output; 1 byte of KV cache a
+    /// layer for 256 tokens.
+    #[derive(Clone, Copy)]
+    struct Machine {
+        device: usize,
+        host: usize,
+    }
+
+    const N_LAYER: usize = 32;
+
+    fn needs(p: Point) -> (usize, usize) {
+        let on_device = p.n_layers.saturating_sub(1);
+        let output = if p.n_layers > 0 { 30 } else { 0 };
+        let first = N_LAYER - on_device;
+        let experts = (first..N_LAYER).filter(|&il| il >= p.n_cpu_moe).count();
+        let kv = |layers: usize| layers * p.n_ctx.div_ceil(256);
+        let device = output + 10 * on_device + 90 * experts + kv(on_device);
+        let host = 30 - output + 10 * first + 90 * (N_LAYER - experts) + kv(first);
+        (device, host)
+    }
+
+    fn answer(machine: Machine, space: &Space) -> Option<Point> {
+        let mut asked = 0;
+        let found = solve(space, &mut |p| {
+            asked += 1;
+            let (device, host) = needs(p);
+            Ok(Fits {
+                device: device <= machine.device,
+                host: host <= machine.host,
+            })
+        });
+        assert!(asked < 40, "{asked} questions");
+        found.expect("no errors")
+    }
+
+    const SPACE: Space = Space {
+        most_layers: N_LAYER + 1,
+        most_moe: N_LAYER,
+        wanted_ctx: 131_072,
+        least_ctx: 4096,
+        n_layers: None,
+        n_cpu_moe: None,
+    };
+
+    fn at(n_layers: usize, n_ctx: usize, n_cpu_moe: usize) -> Option<Point> {
+        Some(Point {
+            n_layers,
+            n_ctx,
+            n_cpu_moe,
+        })
+    }
+
+    #[test]
+    fn first_the_context_then_experts_then_layers() {
+        let on = |device| Machine {
+            device,
+            host: 1 << 20,
+        };
+        // The whole needs 30 + 3200 + 32 * 512.
+        let whole = 30 + 3200 + 32 * 512;
+        assert_eq!(answer(on(whole), &SPACE), at(33, 131_072, 0));
+        assert_eq!(answer(on(whole - 1), &SPACE), at(33, 130_816, 0));
+        // With 4096 tokens 30 + 3200 + 32 * 16.
+        let short = 30 + 3200 + 32 * 16;
+        assert_eq!(answer(on(short), &SPACE), at(33, 4096, 0));
+        assert_eq!(answer(on(short + 31), &SPACE), at(33, 4096, 0));
+        assert_eq!(answer(on(short + 32), &SPACE), at(33, 4352, 0));
+        // Experts of one layer make room for 89 / 32 steps.
+        assert_eq!(answer(on(short - 1), &SPACE), at(33, 4096 + 512, 1));
+        assert_eq!(answer(on(short - 90), &SPACE), at(33, 4096, 1));
+        let dense = 30 + 320 + 32 * 16;
+        assert_eq!(answer(on(dense), &SPACE), at(33, 4096, 32));
+        // A layer less: 26 - 1 are free for 31 layers.
+        assert_eq!(answer(on(dense - 1), &SPACE), at(32, 4096, 32));
+        assert_eq!(answer(on(30 + 26), &SPACE), at(2, 4096, 32));
+        assert_eq!(answer(on(30 + 27), &SPACE), at(2, 4352, 32));
+        assert_eq!(answer(on(30), &SPACE), at(1, 131_072, 32));
+        assert_eq!(answer(on(29), &SPACE), at(0, 131_072, 0));
+    }
+
+    #[test]
+    fn what_is_given_stays() {
+        let on = |device| Machine {
+            device,
+            host: 1 << 20,
+        };
+        let layers = |n| Space {
+            n_layers: Some(n),
+            n_cpu_moe: Some(0),
+            ..SPACE
+        };
+        assert_eq!(answer(on(100 + 30 + 17), &layers(2)), at(2, 4352, 0));
+        assert_eq!(answer(on(100 + 30 + 15), &layers(2)), None);
+        let ctx = Space {
+            wanted_ctx: 1000,
+            least_ctx: 1000,
+            n_cpu_moe: Some(0),
+            ..SPACE
+        };
+        assert_eq!(answer(on(30 + 5 * 104), &ctx), at(6, 1000, 0));
+        let both = Space {
+            n_layers: Some(6),
+            ..ctx
+        };
+        assert_eq!(answer(on(30 + 5 * 104), &both), at(6, 1000, 0));
+        assert_eq!(answer(on(30 + 5 * 104 - 1), &both), None);
+        let experts = Space {
+            n_cpu_moe: Some(31),
+            ..SPACE
+        };
+        assert_eq!(answer(on(30 + 410 + 32 * 16), &experts), at(33, 4096, 31));
+    }
+
+    #[test]
+    fn the_host_has_its_limit_too() {
+        let cpu = Space {
+            most_layers: 0,
+            most_moe: 32,
+            ..SPACE
+        };
+        let with = |host| answer(Machine { device: 0, host }, &cpu);
+        assert_eq!(with(30 + 3200 + 32 * 20), at(0, 5120, 0));
+        assert_eq!(with(30 + 3200 + 32 * 16 - 1), None);
+        assert_eq!(with(usize::MAX), at(0, 131_072, 0));
+        // The device takes half of the layers, the host has no room for the rest.
+        let split = Machine {
+            device: 30 + 16 * 116,
+            host: 16 * 116 - 1,
+        };
+        let dense = Space {
+            n_cpu_moe: Some(0),
+            ..SPACE
+        };
+        assert_eq!(answer(split, &dense), None);
+        let room = Machine {
+            host: 16 * 116,
+            ..split
+        };
+        assert_eq!(answer(room, &dense), at(17, 4096, 0));
+    }
+
+    #[test]
+    fn short_contexts_are_taken_as_they_are() {
+        let short = Space {
+            wanted_ctx: 300,
+            least_ctx: 300,
+            ..SPACE
+        };
+        let on = |device| {
+            answer(
+                Machine {
+                    device,
+                    host: 1 << 20,
+                },
+                &short,
+            )
+        };
+        assert_eq!(on(1 << 20), at(33, 300, 0));
+        assert_eq!(on(29), at(0, 300, 0));
+    }
+
+    #[test]
+    fn the_largest_is_found_in_few_steps() {
+        for most in [0, 1, 2, 33] {
+            for limit in 0..40 {
+                let mut asked = 0;
+                let n = largest(most, &mut |n| {
+                    asked += 1;
+                    Ok(n <= limit)
+                });
+                assert_eq!(n.expect("no errors"), most.min(limit));
+                assert!(asked <= 7, "{asked} questions");
+            }
+        }
+        assert!(largest(4, &mut |_| Err(Error::input("no"))).is_err());
+        let below = |n_ctx, limit| longest_below(n_ctx, &mut |n| Ok(n <= limit)).expect("fine");
+        assert_eq!(below(131_072, 8200), Some(8192));
+        assert_eq!(below(131_072, usize::MAX), Some(131_072 - 256));
+        assert_eq!(below(131_072, 255), None);
+        assert_eq!(below(256, 4096), None);
+    }
+}
