@@ -3,7 +3,7 @@
 use super::device_flags::DeviceArgs;
 use crate::backend::Device;
 use crate::backend::cuda::{self, DeviceInfo, Unavailable};
-use crate::memory::planner::plan::MARGIN_BYTES;
+use crate::memory::planner::MARGIN_BYTES;
 use crate::memory::{GpuLayers, Placement};
 use crate::{Error, Result};
 

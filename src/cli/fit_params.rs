@@ -9,8 +9,7 @@ use super::{device_choice, load};
 use crate::backend::Device;
 use crate::backend::cuda::{self, device};
 use crate::memory::host::available_bytes;
-use crate::memory::planner::plan::{self, Budget, Plan, Planner, Share, Wish};
-use crate::memory::planner::{Evaluation, Setup};
+use crate::memory::planner::{self, Budget, Evaluation, Plan, Planner, Setup, Share, Wish};
 use crate::memory::{GpuLayers, Placement};
 use crate::model::Model;
 use crate::{Error, Result};
@@ -174,7 +173,7 @@ fn row(share: &Share) -> [String; 8] {
 
 /// One line that every command takes.
 fn flags(plan: &Plan, given: &DeviceArgs) -> String {
-    let mut flags = plan::flags(plan.point);
+    let mut flags = planner::flags(plan.point);
     for rule in given.overrides() {
         // The line is cut at blanks when it is pasted.
         let regex: String = rule.regex.as_str().chars().map(no_blank).collect();

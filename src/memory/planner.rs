@@ -1,12 +1,14 @@
 //! What devices have to hold, and what fits.
 //!
 //! [`Setup`] asks the backends for the bytes of one choice, with the code that they
-//! allocate by; `solve` searches among choices; [`plan`] puts both together.
+//! allocate by; `solve` searches among choices; [`Planner`] puts both together.
 
-pub mod plan;
-pub mod solve;
+mod budget;
+mod plan;
+mod solve;
 
-pub use plan::{Budget, Plan, Planner, Room, Share, Wish};
+pub use budget::{Budget, MARGIN_BYTES, Room};
+pub use plan::{Plan, Planner, Share, Wish, flags};
 pub use solve::Point;
 
 use super::kv::{CacheSizes, LayerRows};
