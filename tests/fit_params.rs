@@ -238,6 +238,10 @@ fn flags_that_mean_nothing_are_usage_errors() {
     ] {
         sandbox.bad(&format!("fit-params -m model.gguf {flags}"), 2, &[part]);
     }
+    let two = "--device-memory cuda0=8GiB,cuda1=4GiB";
+    sandbox.bad(&format!("fit-params -m model.gguf {two}"), 1, &["--device"]);
+    let one = line(&sandbox, &format!("-m model.gguf {two} --device cuda1"));
+    assert_eq!(one, "-ngl 2 -c 256");
     for command in ["simple -m model.gguf a", "bench -m ids.gguf -p 1 -n 1 -r 1"] {
         let flags = "--margin 1GiB --n-cpu-moe 3 -ngl auto -c auto";
         sandbox.good(&format!("{command} {flags}"));

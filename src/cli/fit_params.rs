@@ -104,10 +104,16 @@ fn devices(args: &FitArgs) -> Result<(Placement, Budget)> {
         memory.map(|memory| memory.bytes)
     };
     let host = told(Device::Cpu).or_else(available_bytes);
-    let mut gpus = args.device_memory.iter().map(|memory| memory.device);
-    let absent = match flags.device {
-        Some(named) => Some(named).filter(|&named| told(named).is_some()),
-        None => gpus.find(|device| *device != Device::Cpu),
+    let gpus = args.device_memory.iter().map(|memory| memory.device);
+    let mut gpus = gpus.filter(|device| *device != Device::Cpu);
+    let absent = match (flags.device, gpus.next()) {
+        (Some(named), _) => Some(named).filter(|&named| told(named).is_some()),
+        (None, Some(first)) if gpus.any(|other| other != first) => {
+            let text = "--device-memory names several GPUs, and a model goes to one; \
+                        choose with --device";
+            return Err(Error::input(text));
+        }
+        (None, first) => first,
     };
     let (placement, room) = match absent.filter(|device| *device != Device::Cpu) {
         // Nobody asks whether it is here, nor whether this program has kernels.

@@ -84,6 +84,12 @@ impl Gguf {
         out
     }
 
+    /// Bytes before the tensors' records.
+    #[allow(dead_code)] // for those who write records themselves
+    pub fn header_len(&self) -> usize {
+        b"GGUF".len() + 4 + 8 + 8 + self.keys.len()
+    }
+
     pub fn write(&self, folder: &Path, name: &str) -> PathBuf {
         let path = folder.join(name);
         std::fs::write(&path, self.bytes()).expect("the folder can be written");
