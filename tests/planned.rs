@@ -16,6 +16,9 @@ use llama_rs::session::{Fit, Session, SessionParams};
 use std::path::Path;
 use std::sync::Arc;
 
+/// What widths that were not planned may take, as `MOST_OWN_BYTES` of the session.
+const SPARE: usize = 8 << 20;
+
 /// One way to run a model.
 struct Setting {
     n_ctx: usize,
@@ -128,8 +131,6 @@ fn planned_bytes_are_allocated_bytes() {
 /// Widths besides the planned ones stay within what they are allowed.
 #[test]
 fn other_widths_take_little() {
-    /// As `MOST_OWN_BYTES` of the session.
-    const SPARE: usize = 8 << 20;
     for (name, file) in arch_models() {
         let Some(file) = file else { continue };
         let model = model(&file);
@@ -155,6 +156,42 @@ fn other_widths_take_little() {
             }
         }
     }
+}
+
+/// What experts on the CPU and the rest of a layer hand each other is as wide as the batch:
+/// other widths give up theirs.
+#[test]
+fn wide_borders_of_other_widths_are_given_up() {
+    let setting = Setting {
+        n_ctx: 4096,
+        n_ubatch: 4096,
+        exact: false,
+        n_threads: 2,
+        offload: Some((99, 99)),
+    };
+    let files = arch_models()
+        .into_iter()
+        .filter(|(name, _)| name.contains("qwen3moe"));
+    let mut n_checked = 0;
+    for (name, file) in files {
+        let Some(file) = file else { continue };
+        let mut session = session(&model(&file), &setting);
+        let compute = |session: &Session| session.held().iter().map(|h| h.compute).sum::<usize>();
+        let shares = session.plan().shares.iter();
+        let planned: usize = shares.map(|share| share.need.compute).sum();
+        let mut wide = 0;
+        for n in [4096, 1, 2000, 1000, 4096] {
+            session.clear();
+            session.eval(&vec![1; n]).expect("evaluates");
+            let own: usize = session.held().iter().map(|held| held.own).sum();
+            wide = wide.max(own);
+            assert!(compute(&session) <= planned + SPARE, "{name}: {n} tokens");
+        }
+        // Else nothing was given up.
+        assert!(wide / 2 > SPARE, "{name}: {wide} bytes of inputs");
+        n_checked += 1;
+    }
+    assert!(n_checked > 0);
 }
 
 /// The sizes of a cache, from the model's numbers alone.
