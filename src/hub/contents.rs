@@ -27,13 +27,16 @@ pub struct Kept {
 /// Every model in a cache, by repository and name; one that several commits share once.
 ///
 /// # Errors
-/// The cache cannot be read. One repository that cannot is a warning.
+/// The cache cannot be read. A repository that cannot, beside others, is a warning.
 pub fn list(root: &Path, report: Report<'_>) -> Result<Vec<Kept>> {
     let mut all = Vec::new();
+    let mut unreadable = None;
     for repo in repositories(root)? {
         let cache = RepoCache::new(root, &repo);
         if let Err(error) = cache.check_readable() {
-            report(Event::Warning(error.to_string()));
+            if let Some(error) = unreadable.replace(error) {
+                report(Event::Warning(error.to_string()));
+            }
         }
         let mut seen = HashSet::new();
         for snapshot in cache.snapshots() {
@@ -53,6 +56,11 @@ pub fn list(root: &Path, report: Report<'_>) -> Result<Vec<Kept>> {
             path: None,
             ..kept(&repo, &partial.name(), &[partial.path])
         }));
+    }
+    match unreadable {
+        Some(error) if all.is_empty() => return Err(error),
+        Some(error) => report(Event::Warning(error.to_string())),
+        None => {}
     }
     Ok(all)
 }

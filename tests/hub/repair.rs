@@ -101,6 +101,8 @@ fn a_cache_that_cannot_be_read_is_not_an_empty_one() {
     assert!(ran.stdout.contains(REPO), "{}", ran.stdout);
     assert!(ran.stderr.contains("models--a--b"), "{}", ran.stderr);
     home.bad(&server, "rm a/b", &["cannot read"]);
+    home.good(&server, &format!("rm {REPO}"));
+    home.bad(&server, "list", &["models--a--b", "cannot read"]);
 }
 
 #[cfg(unix)]
