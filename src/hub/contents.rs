@@ -33,10 +33,12 @@ pub fn list(root: &Path, report: Report<'_>) -> Result<Vec<Kept>> {
     let mut unreadable = None;
     for repo in repositories(root)? {
         let cache = RepoCache::new(root, &repo);
-        if let Err(error) = cache.check_readable() {
-            if let Some(error) = unreadable.replace(error) {
-                report(Event::Warning(error.to_string()));
-            }
+        let earlier = match cache.check_readable() {
+            Ok(()) => None,
+            Err(error) => unreadable.replace(error),
+        };
+        if let Some(error) = earlier {
+            report(Event::Warning(error.to_string()));
         }
         let mut seen = HashSet::new();
         for snapshot in cache.snapshots() {
