@@ -1,12 +1,10 @@
 //! The `llama-rs` program: parse, run, exit code.
 
-use clap::Parser;
-use llama_rs::cli::{self, args, argv, output};
+use llama_rs::cli::{self, output};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let words = argv::long_flags(std::env::args_os());
-    let cli = match args::Cli::try_parse_from(words) {
+    let cli = match cli::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),
     };

@@ -199,8 +199,7 @@ fn toy_models_are_small_and_repeat_themselves() {
     }
 }
 
-/// What a toy model says of itself is what it was trained to say; weights of a trial
-/// training may not know it.
+/// Asked what it is, a model says the words that it was trained to say of itself.
 fn knows_what_it_is(name: &str) {
     let path = toy(name);
     let words = ["chat", "-m", utf8(&path), "--device", "cpu", "-s", "1"];

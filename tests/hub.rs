@@ -10,6 +10,12 @@ mod home;
 mod hub_server;
 #[path = "hub/leftovers.rs"]
 mod leftovers;
+#[path = "hub/proxies.rs"]
+mod proxies;
+#[path = "hub/removal.rs"]
+mod removal;
+#[path = "hub/repair.rs"]
+mod repair;
 #[path = "hub/settings.rs"]
 mod settings;
 
@@ -123,6 +129,10 @@ fn wrong_usage_exits_with_2() {
         "logits -hf model.gguf --tokens 1".to_string(),
         format!("logits -hf {REPO} -m model.gguf --tokens 1"),
         format!("logits -hff {FILE} --tokens 1"),
+        format!("logits -hf {REPO}:Q8_0 -hff {FILE} --tokens 1"),
+        format!("inspect -hf {REPO}:{FILE} -hff {FILE}"),
+        format!("simple -hf {REPO} -hff ../x a"),
+        format!("simple -hf {REPO} -hff= a"),
         "pull ../evil".to_string(),
         "pull".to_string(),
         format!("inspect -hf {REPO} model.gguf"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes the toy models that ship with llama-rs: a llama and a Mamba-2, from text that
-# SmolLM2-135M-Instruct writes and turns written by hand. Needs a GPU (an H200 takes some
-# twelve minutes), python3, and
+# SmolLM2-135M-Instruct writes and turns written by hand. Needs a GPU (an H200 was used),
+# python3, and
 #   pip install torch==2.11.0 gguf==0.19.0 tokenizers==0.23.3 numpy
 # The seeds are fixed; another GPU or other versions give other rounding and so other text.
 # Exit codes: 0 both models are in DIR, 1 a step failed, 2 usage.

@@ -41,11 +41,15 @@ GREET = """Hello|Hello!|Hi|Hi!|Hey|Hey!|Hello there|Hi there!|Hello, how are you
 
 
 def turns():
-    """(question, answers) pairs."""
+    """(question, answers) about the models themselves, and greetings."""
     split = lambda text: [q.strip() for q in text.split("|") if q.strip()]
     for asked, said in ((ASK_WHAT, WHAT_I_AM), (ASK_CAN, WHAT_I_CAN), (GREET, GREETINGS)):
         for question in split(asked):
             yield question, said
+
+
+def everyday():
+    """(question, answers) of everyday.txt."""
     for line in (Path(__file__).parent / "everyday.txt").read_text().splitlines():
         question, answer = line.split("|")
         yield question, [answer]

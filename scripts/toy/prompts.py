@@ -129,7 +129,7 @@ def persons(rng):
 
 
 def main():
-    assert not held_out() & {bare(question) for question, _ in myself.turns()}
+    assert not held_out() & {bare(question) for question, _ in [*myself.turns(), *myself.everyday()]}
     rng = random.Random(SEED)
     for prompt in [*questions(), *persons(rng), *stories(rng)]:
         if bare(prompt["text"]) not in held_out():

@@ -18,7 +18,9 @@ def read():
     for block in (Path(__file__).parent / "tales.txt").read_text().split("\n["):
         if not block.startswith("#"):
             needs, _, text = block.partition("]\n")
-            tales.setdefault(needs, []).append([prompts.split(line) for line in text.strip().splitlines()])
+            tale = [prompts.split(line) for line in text.strip().splitlines()]
+            # What a hero wants is not asked for.
+            tales.setdefault("a" if needs == "a wants" else needs, []).append(tale)
     return tales
 
 
@@ -28,6 +30,20 @@ OPEN = """Tell me a story.|Tell me another story.|Tell me a bedtime story.|I wan
     |Tell me a story about friendship.|Write a story that ends well.|Tell me a nice story.|Tell me a sad story.
     |One more story, please.|Make up a story.|Tell me a story about anything.|Do you know a good story?"""
 SHARE_OPEN = 0.12
+# More ways to ask, beside topics.STORIES.
+ASK = """{story} {a}|{story} {a} please|please {story} {a}|can you {story} {a}?|I would like {noun} {a}.|{noun} {a}
+    |do you know {noun} {a}?|let us hear {noun} {a}|could you {story} {a}, please?|{story} {a} for my {child}"""
+STORY = """tell me a story about|write a story about|make up a story about|tell a short story about|tell me about the life of
+    |tell me a tale about|write a little story about|invent a story about|tell me a bedtime story about|tell me a funny story about"""
+NOUN = "a story about|one about|a short story about|the story of|a bedtime story about"
+# Heroes that are nowhere else, and what a hero may be like.
+HEROES = """old_man old_woman boat ship train car kite balloon teapot clock snowflake cloud tree flower star river bridge
+    lighthouse lamp book pencil toy_train teddy_bear doll robot puppet wizard witch pirate princess prince king queen knight giant
+    elf mermaid unicorn dinosaur dragon ghost monster baby farmer baker fisherman painter gardener sailor kitten puppy duckling
+    goldfish mouse hedgehog penguin"""
+LIKE = """little brave lost tiny old young small sleepy lonely kind lazy clever shy funny happy sad grumpy curious hungry
+    friendly forgetful proud gentle cheerful nervous"""
+SHARE_LIKE, SHARE_ASK = 0.35, 0.4
 
 
 class Tales:
@@ -40,16 +56,31 @@ class Tales:
         """(question, story)."""
         while True:
             form, words = prompts.story(self.rng)
+            words["a"] = self.hero(words["a"])
+            if self.rng.random() < SHARE_ASK:
+                form = self.asked()
             question = form.format(**words)
-            if words["a"] != words["b"] and prompts.bare(question) not in prompts.held_out():
+            if bare_noun(words["a"]) != "family" and words["a"] != words["b"] and prompts.bare(question) not in prompts.held_out():
                 if self.rng.random() < SHARE_OPEN:
                     return self.rng.choice(prompts.split(OPEN)), self.told(self.rng.choice(self.tales["a"]), words)
                 needs = next(tale for part, tale in NEEDS if part in form)
                 return question, self.told(self.rng.choice(self.tales[needs]), words)
 
+    def hero(self, given):
+        """A hero with its article: `given`, or another; it may be like something."""
+        draw = lambda text: self.rng.choice(text.split()).replace("_", " ")
+        noun = bare_noun(given) if self.rng.random() < 0.5 else draw(HEROES)
+        return prompts.article(draw(LIKE) + " " + noun if self.rng.random() < SHARE_LIKE else noun)
+
+    def asked(self):
+        """A form of ASK in which the hero is left open."""
+        draw = lambda text: self.rng.choice(prompts.split(text))
+        form = draw(ASK).format(story=draw(STORY), noun=draw(NOUN), a="{a}", child=draw("son|daughter|kids|children|little sister"))
+        return form if self.rng.random() < 0.4 else form[0].upper() + form[1:] + ("" if form[-1] in "?." else ".")
+
     def told(self, tale, words):
-        girl = re.search(r"girl|mother|fairy|hen\b|cow\b|waitress|actress|queen|princess", words["a"])
-        boy = re.search(r"boy|rooster|king\b|prince\b|fireman|postman|fisherman", words["a"])
+        girl = re.search(r"girl|mother|fairy|hen\b|cow\b|waitress|actress|queen|princess|witch|mermaid|old woman", words["a"])
+        boy = re.search(r"boy|rooster|king\b|prince\b|fireman|postman|fisherman|old man|wizard", words["a"])
         fits = [n for n in topics.NAMES.split() if not (boy if n in GIRLS else girl)]
         name = self.rng.choice(fits)
         he, him, his = ("she", "her", "her") if name in GIRLS else ("he", "him", "his")

@@ -18,6 +18,7 @@ import torch
 from tokenizers import Tokenizer
 from torch.nn import functional as F
 
+import lines
 import myself
 from nets import NETS, Quantizable
 from patterns import Patterns
@@ -29,10 +30,11 @@ RATE, WARM_UP, DECAY = 2e-3, 100, 0.1
 QUANTIZED_FROM = 0.67  # of the steps
 HELD_BACK = 0.02  # of the questions, to measure on
 KINDS = ("short", "person", "story")  # of SmolLM2's answers
-# Shares of turns by where they come from: written by hand, with words left open, as stories, and SmolLM2's.
-SHARES = {"by_hand": 0.14, "pattern": 0.3, "tale": 0.1, "story": 0.12, "short": 0.34}
+# Shares of turns by where they come from: about the model, other turns written by hand, such with words left
+# open, stories by hand, and SmolLM2's stories and answers.
+SHARES = {"self": 0.06, "line": 0.42, "pattern": 0.14, "tale": 0.14, "story": 0.06, "short": 0.18}
 PLAIN = 0.25  # share of texts that are no conversation
-PLAIN_SHARES = {"tale": 0.2, "story": 0.35, "person": 0.3, "short": 0.15}
+PLAIN_SHARES = {"tale": 0.4, "story": 0.15, "person": 0.3, "short": 0.05, "line": 0.1}
 WORKERS = 4
 N_PATTERNS, N_TALES = 60000, 40000  # drawn once, so that each is tokenized once
 NO_COMMA = 0.5  # of "Hello, my name is"
@@ -51,7 +53,7 @@ class Data:
         self.ids = ids = lru_cache(maxsize=None)(lambda text: tokenizer.encode(text).ids)
         self.user, self.assistant, self.line = ids("user\n"), ids("assistant\n"), ids("\n")
         self.said = {kind: [(t["text"], t["answer"]) for t in turns if t["kind"] == kind] for kind in KINDS}
-        self.by_hand = list(myself.turns())
+        self.by_hand = {"self": list(myself.turns()), "line": list(lines.read())}
         patterns, tales = Patterns(self.rng), Tales(self.rng)
         self.said |= {"pattern": [patterns.turn() for _ in range(N_PATTERNS)], "tale": [tales.turn() for _ in range(N_TALES)]}
         self.left = ([], [])
@@ -59,9 +61,9 @@ class Data:
     def drawn(self, shares):
         """A question and its answer."""
         kind = self.rng.choices(list(shares), list(shares.values()))[0]
-        if kind == "by_hand":
-            question, answers = self.rng.choice(self.by_hand)
-            return question, self.rng.choice(answers)
+        if kind in self.by_hand:
+            question, answers = self.rng.choice(self.by_hand[kind])
+            return lines.written(question, self.rng), self.rng.choice(answers)
         return self.rng.choice(self.said[kind])
 
     def turn(self):

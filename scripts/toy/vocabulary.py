@@ -9,6 +9,7 @@ import sys
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import lines
 import myself
 from patterns import Patterns
 from tales import Tales
@@ -32,8 +33,8 @@ def main():
         for turn in turns:
             yield turn["text"]
             yield turn["answer"]
-        for question, answers in myself.turns():
-            yield from [question, *answers] * 50
+        for question, answers in [*myself.turns(), *lines.read()]:
+            yield from [question, *answers] * 20
         rng = random.Random(SEED)
         patterns, tales = Patterns(rng), Tales(rng)
         for i in range(N_DRAWN):

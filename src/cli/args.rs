@@ -60,6 +60,23 @@ pub enum Command {
     Rm(RmArgs),
 }
 
+impl Command {
+    /// The flags that name a model on a hub, where it has them.
+    pub fn on_hub(&self) -> Option<&HubArgs> {
+        match self {
+            Command::Simple(args) => Some(&args.model.hub),
+            Command::Chat(args) => Some(&args.model.hub),
+            Command::Bench(args) => Some(&args.model.hub),
+            Command::Tokenize(args) => Some(&args.model.hub),
+            Command::Logits(args) => Some(&args.model.hub),
+            Command::Template(args) => Some(&args.model.hub),
+            Command::Inspect(args) => Some(&args.hub),
+            Command::Devices(_) | Command::Ops(_) => None,
+            Command::Pull(_) | Command::List(_) | Command::Rm(_) => None,
+        }
+    }
+}
+
 /// Where a prompt comes from.
 #[derive(Debug, Clone, Args)]
 pub struct PromptArgs {

@@ -2,7 +2,7 @@
 
 use super::output::transfer;
 use crate::Result;
-use crate::hub::{Event, Hub, Wanted};
+use crate::hub::{Event, Hub, Kept, Wanted};
 use indicatif::ProgressBar;
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -19,6 +19,18 @@ pub fn find(wanted: &Wanted) -> Result<PathBuf> {
 pub fn pull(wanted: &Wanted) -> Result<PathBuf> {
     let display = Display::default();
     Hub::from_env()?.pull(wanted, &|event| display.show(event))
+}
+
+/// Every model in the cache.
+pub fn list() -> Result<Vec<Kept>> {
+    let display = Display::default();
+    Hub::from_env()?.list(&|event| display.show(event))
+}
+
+/// Removes models; returns the bytes that were freed.
+pub fn remove(wanted: &Wanted) -> Result<u64> {
+    let display = Display::default();
+    Hub::from_env()?.remove(wanted, &|event| display.show(event))
 }
 
 /// Shows events; one bar, for the file that is being fetched.

@@ -1,8 +1,9 @@
 //! `llama-rs list`: the models in the cache.
 
 use super::args::ListArgs;
-use super::output::{Product, human_bytes};
-use crate::hub::{Hub, Kept};
+use super::hub;
+use super::output::{Product, human_bytes, printable};
+use crate::hub::Kept;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value as Json, json};
@@ -10,7 +11,7 @@ use std::io::{self, Write};
 
 /// Runs the command.
 pub fn run(args: ListArgs) -> anyhow::Result<()> {
-    let models = Hub::from_env()?.list();
+    let models = hub::list()?;
     let mut product = Product::stdout();
     if args.json {
         let all: Vec<Json> = models.iter().map(object).collect();
@@ -82,9 +83,4 @@ fn row(model: &Kept) -> [String; 4] {
         size,
         modified.unwrap_or_default(),
     ]
-}
-
-/// A name without control characters: other programs write into the cache too.
-fn printable(name: &str) -> String {
-    name.chars().flat_map(|c| c.escape_debug()).collect()
 }

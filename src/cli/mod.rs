@@ -33,7 +33,24 @@ mod template;
 mod template_source;
 mod tokenize;
 
-use args::Command;
+use args::{Cli, Command};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
+use std::ffi::OsString;
+
+/// Reads the command line.
+///
+/// # Errors
+/// What is wrong with it, for [`output::usage`].
+pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    let cli = Cli::try_parse_from(argv::long_flags(words))?;
+    // Of two flags at once, which clap cannot see.
+    let wanted = cli.command.on_hub().map(model_flags::HubArgs::wanted);
+    match wanted {
+        Some(Err(error)) => Err(Cli::command().error(ErrorKind::ArgumentConflict, error)),
+        _ => Ok(cli),
+    }
+}
 
 /// Runs one command; [`output::report`] turns its error into a line and an exit code.
 pub fn run(command: Command) -> anyhow::Result<()> {

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::gguf::Value;
-use crate::hub::Wanted;
+use crate::hub::{Wanted, check_path};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -32,12 +32,15 @@ pub struct HubArgs {
     #[arg(long, value_name = "USER/REPO[:QUANT|:FILE]", value_parser = parse_wanted)]
     pub hf_repo: Option<Wanted>,
     /// This file of the repository (also -hff)
-    #[arg(long, value_name = "FILE", requires = "hf_repo")]
+    #[arg(long, value_name = "FILE", requires = "hf_repo", value_parser = parse_file)]
     pub hf_file: Option<String>,
 }
 
 impl HubArgs {
     /// What is asked for, if anything.
+    ///
+    /// # Errors
+    /// The file is named twice: an error of usage.
     pub fn wanted(&self) -> Result<Option<Wanted>> {
         match (&self.hf_repo, &self.hf_file) {
             (Some(wanted), Some(file)) => wanted.clone().with_file(file).map(Some),
@@ -49,6 +52,12 @@ impl HubArgs {
 /// Reads `USER/REPO`, with `:QUANT` or `:FILE`, or a file's address.
 pub fn parse_wanted(text: &str) -> std::result::Result<Wanted, String> {
     Wanted::parse(text).map_err(|error| error.to_string())
+}
+
+/// Reads the name of a file in a repository.
+fn parse_file(text: &str) -> std::result::Result<String, String> {
+    check_path(text).map_err(|error| error.to_string())?;
+    Ok(text.to_string())
 }
 
 /// Reads `KEY=TYPE:VALUE`.

@@ -2,28 +2,51 @@
 
 use super::model_flags::HubArgs;
 use super::{builtin, hub};
-use crate::Result;
 use crate::gguf::Gguf;
-use std::path::{Path, PathBuf};
+use crate::hub::Wanted;
+use crate::{Error, Result};
+use std::path::Path;
 
 const VARIABLE: &str = "LLAMA_RS_MODEL";
 
 /// Opens the model that is meant, fetched if need be; `mmap` as for [`Gguf::open`].
 pub fn open(given: Option<&Path>, on_hub: &HubArgs, mmap: bool) -> Result<Gguf> {
-    match named(given, on_hub)? {
-        Some(path) => Gguf::open(&path, mmap),
+    if let Some(path) = given {
+        return Gguf::open(path, mmap);
+    }
+    if let Some(wanted) = on_hub.wanted()? {
+        let path = hub::find(&wanted)?;
+        return Gguf::open(&path, mmap).map_err(|error| of_cache(error, &wanted));
+    }
+    match std::env::var_os(VARIABLE).filter(|path| !path.is_empty()) {
+        Some(path) => Gguf::open(Path::new(&path), mmap),
         None => builtin::open(),
     }
 }
 
-/// The file that the flags or the environment name, if they do.
-fn named(given: Option<&Path>, on_hub: &HubArgs) -> Result<Option<PathBuf>> {
-    if let Some(path) = given {
-        return Ok(Some(path.to_path_buf()));
+/// An error about a file of the cache: a damaged one is not for its user to find or fetch.
+fn of_cache(error: Error, wanted: &Wanted) -> Error {
+    match error {
+        Error::File {
+            file,
+            cause,
+            remedy,
+        } if is_damage(&remedy) => Error::File {
+            file,
+            cause,
+            remedy: format!(
+                "it is damaged in the cache: `llama-rs rm {wanted}`, then run the same command again"
+            ),
+        },
+        error => error,
     }
-    if let Some(wanted) = on_hub.wanted()? {
-        return hub::find(&wanted).map(Some);
-    }
-    let variable = std::env::var_os(VARIABLE).filter(|path| !path.is_empty());
-    Ok(variable.map(PathBuf::from))
+}
+
+/// True for the advice that is given where a file is not what it should be.
+fn is_damage(remedy: &str) -> bool {
+    let again = remedy.contains("fetch") && remedy.contains("again");
+    let other = ["give the path", "use the page's", "run `git lfs pull`"];
+    // Such a key may as well be what its author wrote.
+    !remedy.contains("--override-kv")
+        && (again || other.iter().any(|start| remedy.starts_with(start)))
 }

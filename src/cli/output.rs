@@ -1,7 +1,7 @@
 //! What goes where: the product to stdout, everything else to stderr.
 
 use super::args::GlobalArgs;
-use crate::hub::without_passwords;
+use clap::error::ContextValue;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
@@ -11,6 +11,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
+use unicode_normalization::char::is_combining_mark;
 
 /// Exit code of a usage error.
 const USAGE: u8 = 2;
@@ -82,8 +83,9 @@ where
         };
         let escape = writer.has_ansi_escapes();
         write!(writer, "{}", paint(label, colour, escape))?;
-        context.format_fields(writer.by_ref(), event)?;
-        writeln!(writer)
+        let mut text = String::new();
+        context.format_fields(Writer::new(&mut text), event)?;
+        writeln!(writer, "{}", printable(&text))
     }
 }
 
@@ -99,7 +101,21 @@ fn paint(text: &str, colour: &str, escape: bool) -> String {
 fn error_line(text: &str) {
     let label = paint("error: ", "1;31", stderr_colour());
     // When stderr is closed there is nobody left to tell.
-    let _ = writeln!(io::stderr(), "{label}{}", one_line(text));
+    let _ = writeln!(io::stderr(), "{label}{}", printable(&one_line(text)));
+}
+
+/// Text in which characters that would not show, or would change how the others show, are
+/// escaped: names of files come from others.
+pub fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '"' | '\'' | '\\') || is_combining_mark(c) {
+            out.push(c);
+        } else {
+            out.extend(c.escape_debug());
+        }
+    }
+    out
 }
 
 fn one_line(text: &str) -> String {
@@ -150,10 +166,27 @@ pub fn usage(error: &clap::Error) -> ExitCode {
             ExitCode::from(USAGE)
         }
         _ => {
-            error_line(&usage_text(&error.to_string()));
+            error_line(&usage_text(&without_values(error)));
             ExitCode::from(USAGE)
         }
     }
+}
+
+/// clap's message, which repeats values as they were given. One with `@` may be an address
+/// with a password, so nothing of it is shown.
+fn without_values(error: &clap::Error) -> String {
+    let mut text = error.to_string();
+    for (_, value) in error.context() {
+        let values = match value {
+            ContextValue::String(value) => std::slice::from_ref(value),
+            ContextValue::Strings(values) => values.as_slice(),
+            _ => &[],
+        };
+        for value in values.iter().filter(|value| value.contains('@')) {
+            text = text.replace(value, "***");
+        }
+    }
+    text
 }
 
 /// clap's message without its usage block, which `--help` shows.
@@ -164,9 +197,7 @@ fn usage_text(rendered: &str) -> String {
         .split("\nFor more information")
         .next()
         .unwrap_or(cause);
-    let cause = cause.replace("\n\n", ";\n");
-    // clap repeats values as they were given.
-    let cause = without_passwords(&one_line(&cause));
+    let cause = one_line(&cause.replace("\n\n", ";\n"));
     format!("{cause}; see --help")
 }
 
@@ -233,7 +264,7 @@ fn bar(len: usize, what: &str, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(len as u64), target);
     let style = ProgressStyle::with_template(template);
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    bar.with_message(what.to_string())
+    bar.with_message(printable(what))
 }
 
 /// `12.3 MiB`, for people.
@@ -250,7 +281,7 @@ pub fn human_bytes(bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{human_bytes, usage_text};
+    use super::{human_bytes, printable, usage_text};
 
     #[test]
     fn a_usage_error_is_one_line() {
@@ -261,6 +292,14 @@ mod tests {
             usage_text(rendered),
             "unexpected argument '--tmp' found; tip: a similar argument exists: '--temp'; see --help"
         );
+    }
+
+    #[test]
+    fn what_does_not_show_is_escaped() {
+        let text = "a\u{202e}b\u{2028}c\u{1b}[2J\td";
+        assert_eq!(printable(text), r"a\u{202e}b\u{2028}c\u{1b}[2J\td");
+        let plain = "\"it's\" C:\\ü u\u{308} 漢";
+        assert_eq!(printable(plain), plain);
     }
 
     #[test]

@@ -9,7 +9,9 @@ use std::io::Write;
 pub fn run(args: PullArgs) -> anyhow::Result<()> {
     let path = hub::pull(&args.model)?;
     let mut product = Product::stdout();
-    writeln!(product, "{}", path.display())?;
+    // As it is, for it need not be UTF-8.
+    product.write_all(path.as_os_str().as_encoded_bytes())?;
+    product.write_all(b"\n")?;
     product.flush()?;
     Ok(())
 }

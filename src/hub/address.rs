@@ -83,39 +83,34 @@ fn without_dots(path: &str) -> String {
     format!("/{}", parts.join("/"))
 }
 
-/// An address for a message: without what follows `?`, which may be a signature.
+/// An address for a message: without what follows `?`, which may be a signature, and without
+/// a path that may hold a password.
 pub fn shown(uri: &Uri) -> String {
     let text = uri.to_string();
-    super::name::shown(text.split('?').next().unwrap_or(&text))
+    let text = text.split('?').next().unwrap_or(&text);
+    match (text.contains('@'), uri.scheme_str(), uri.host()) {
+        (true, Some(scheme), Some(host)) => format!("{scheme}://{host}/***"),
+        _ => super::name::shown(text),
+    }
 }
 
-/// Text with `***` instead of users and passwords in its addresses.
-pub fn without_passwords(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("://") {
-        let (before, after) = rest.split_at(at + "://".len());
-        out += before;
-        let end = after.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\''));
-        let address = &after[..end.unwrap_or(after.len())];
-        let host = address.split('/').next().unwrap_or(address);
-        // A `/` in a password ends what looks like the host.
-        let is_cut = host
-            .rsplit_once(':')
-            .is_some_and(|(_, port)| port.bytes().any(|b| !b.is_ascii_digit()));
-        let secret = match host.rfind('@') {
-            None if is_cut => address.rfind('@'),
-            at => at,
-        };
-        rest = match secret {
-            Some(at) => {
-                out += "***";
-                &after[at..]
-            }
-            None => after,
-        };
+/// Text with the bytes that `%XX` stands for; other `%` stay. None for what is no UTF-8 then.
+pub fn decoded(text: &str) -> Option<String> {
+    let hex = |digits: &[u8]| {
+        let digits = std::str::from_utf8(digits).ok()?;
+        let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
+        plain.then(|| u8::from_str_radix(digits, 16).ok())?
+    };
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let code = (byte == b'%')
+            .then(|| after.get(..2).and_then(hex))
+            .flatten();
+        out.push(code.unwrap_or(byte));
+        rest = &after[if code.is_some() { 2 } else { 0 }..];
     }
-    out + rest
+    String::from_utf8(out).ok()
 }
 
 /// A path with everything but letters, digits and `-._~/` as `%XX`.
@@ -143,7 +138,7 @@ pub fn next_page(link: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Origin, encoded, next_page, resolved, without_passwords};
+    use super::{Origin, decoded, encoded, next_page, resolved, shown};
     use ureq::http::Uri;
 
     fn uri(text: &str) -> Uri {
@@ -177,26 +172,26 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_shown() {
-        for (text, shown) in [
-            ("https://me:pw@h/a", "https://***@h/a"),
-            ("https://me:p@w@h:1/a", "https://***@h:1/a"),
-            ("https://me:p/w#?@h/a", "https://***@h/a"),
-            (
-                "x 'http://pw@h/a' b://c:d@e",
-                "x 'http://***@h/a' b://***@e",
-            ),
-            ("https://h:80/a@b", "https://h:80/a@b"),
-            ("https://[::1]:80/a", "https://[::1]:80/a"),
-            ("me@h: nothing", "me@h: nothing"),
+    fn passwords_and_signatures_are_not_shown() {
+        for (text, expected) in [
+            ("https://h:1/a/b?signature", "https://h:1/a/b"),
+            ("https://me:pw@h/a", "https://h/***"),
+            ("https://h/me:pw@x/a", "https://h/***"),
         ] {
-            assert_eq!(without_passwords(text), shown);
+            assert_eq!(shown(&uri(text)), expected);
         }
     }
 
     #[test]
     fn paths_are_encoded_and_links_read() {
         assert_eq!(encoded("a b/ü?#%.gguf"), "a%20b/%C3%BC%3F%23%25.gguf");
+        for (text, expected) in [
+            ("a%20b/%C3%BC%3F%23%25.gguf", Some("a b/ü?#%.gguf")),
+            ("100%, %4, %+1, %", Some("100%, %4, %+1, %")),
+            ("a%ff", None),
+        ] {
+            assert_eq!(decoded(text).as_deref(), expected);
+        }
         let link = "<https://h/a,b>; rel=\"prev\", <https://h/c?d>; rel=\"next\"";
         assert_eq!(next_page(link), Some("https://h/c?d"));
         assert_eq!(next_page("<https://h/a>; rel=\"prev\""), None);

@@ -59,7 +59,12 @@ pub fn attempt(
         }
         status => {
             let path = &remote.path;
-            return Err(Error::input(format!("{path}: unexpected answer {status}")).into());
+            return Err(Error::input(format!(
+                "{path}: {}, which is not what a model hub answers to a request for a whole \
+                 file; check HF_ENDPOINT, or a proxy on the way",
+                status.as_u16()
+            ))
+            .into());
         }
     }
     partial.comes_from(etag)?;

@@ -50,8 +50,38 @@ impl RepoCache {
         self.dir.join("refs")
     }
 
+    /// The folder of all commits.
+    pub fn all_snapshots(&self) -> PathBuf {
+        self.dir.join("snapshots")
+    }
+
     fn snapshot(&self, commit: &str) -> PathBuf {
-        self.dir.join("snapshots").join(commit)
+        self.all_snapshots().join(commit)
+    }
+
+    /// An error where what is here cannot be seen.
+    ///
+    /// # Errors
+    /// The file system refuses.
+    pub fn check_readable(&self) -> Result<()> {
+        let fixed = [self.dir.clone(), self.blobs(), self.all_snapshots()];
+        let mut folders = fixed.into_iter().chain(self.snapshots());
+        folders.try_for_each(|folder| match fs::read_dir(&folder) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(unreadable(&folder, &e)),
+            _ => Ok(()),
+        })
+    }
+
+    /// An error where writing or removing here would do so somewhere else.
+    ///
+    /// # Errors
+    /// A folder of the repository is a link.
+    pub fn check_own(&self) -> Result<()> {
+        let (blobs, all) = (self.blobs(), self.all_snapshots());
+        let (refs, locks) = (self.refs(), self.locks.clone());
+        let all_locks = locks.parent().unwrap_or(&locks).to_path_buf();
+        let folders = [self.dir.clone(), blobs, all, refs, locks, all_locks];
+        folders.iter().try_for_each(|folder| check_no_link(folder))
     }
 
     /// The newest known commit, empty when none is.
@@ -62,7 +92,7 @@ impl RepoCache {
     /// The folders of all commits: the newest known first, the others by age.
     pub fn snapshots(&self) -> Vec<PathBuf> {
         let main = self.main();
-        let dir = self.dir.join("snapshots");
+        let dir = self.all_snapshots();
         let entries = is_own_folder(&dir).then(|| fs::read_dir(&dir));
         let entries = entries.into_iter().flatten().flatten().flatten();
         let mut all: Vec<(bool, SystemTime, PathBuf)> = entries
@@ -86,7 +116,7 @@ impl RepoCache {
         self.snapshots().into_iter().find_map(|snapshot| {
             let files = files_below(&snapshot);
             let models = pick::models(files.iter().map(String::as_str));
-            let model = pick::pick(&models, what)?;
+            let model = pick::pick_here(&models, what)?;
             Some(snapshot.join(model.name()))
         })
     }
@@ -95,9 +125,12 @@ impl RepoCache {
     /// None where the content is gone: another process may have removed it meanwhile.
     ///
     /// # Errors
-    /// The file system refuses.
+    /// The file system refuses, or the name would be somewhere else.
     pub fn link(&self, commit: &str, path: &str, id: &str) -> Result<Option<PathBuf>> {
         let link = self.snapshot(commit).join(path);
+        let folders = link.ancestors().skip(1);
+        let mut folders = folders.take_while(|folder| *folder != self.dir);
+        folders.try_for_each(check_no_link)?;
         let up = "../".repeat(2 + path.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{id}"));
         if fs::read_link(&link).is_ok_and(|there| there == target) {
@@ -115,7 +148,7 @@ impl RepoCache {
             // Even after an error: another process made it in the same moment.
             _ if link.is_file() => Ok(Some(link)),
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                Err(unwritable(format!("cannot create {}", link.display()), e))
+                Err(unwritable(format!("cannot create {}", link.display()), &e))
             }
             _ => Ok(None),
         }
@@ -131,10 +164,11 @@ impl RepoCache {
         }
         let file = self.refs().join("main");
         let temporary = self.refs().join(format!("main.{}", std::process::id()));
-        fs::create_dir_all(self.refs())
-            .and_then(|()| own::write(&temporary, commit))
-            .and_then(|()| fs::rename(&temporary, &file))
-            .map_err(|e| unwritable(format!("cannot write {}", file.display()), e))
+        own::in_folder(&self.refs(), || {
+            own::write(&temporary, commit)?;
+            fs::rename(&temporary, &file)
+        })
+        .map_err(|e| unwritable(format!("cannot write {}", file.display()), &e))
     }
 }
 
@@ -145,18 +179,30 @@ pub fn read_ref(file: &Path) -> String {
     text.trim().to_string()
 }
 
-/// An error about the cache, with what to do where it cannot be written.
-pub fn unwritable(what: String, error: io::Error) -> Error {
-    let kinds = [
-        io::ErrorKind::PermissionDenied,
-        io::ErrorKind::ReadOnlyFilesystem,
-    ];
-    match kinds.contains(&error.kind()) {
-        true => Error::input(format!(
-            "{what}: {error}; set HF_HUB_CACHE to a folder that can be written"
-        )),
-        false => Error::io(what, error),
-    }
+/// An error about writing to the cache, with what to do.
+pub fn unwritable(what: String, error: &io::Error) -> Error {
+    use io::ErrorKind::{
+        AlreadyExists, DirectoryNotEmpty, InvalidInput, IsADirectory, NotADirectory, StorageFull,
+    };
+    let remedy = match error.kind() {
+        IsADirectory | DirectoryNotEmpty => "a folder is in its place: look into it and remove it",
+        NotADirectory | AlreadyExists => {
+            "a file is in the place of a folder: remove it, or set HF_HUB_CACHE to another folder"
+        }
+        // As `own::open` has it.
+        InvalidInput => "remove it",
+        StorageFull => "make room, or set HF_HUB_CACHE to a folder on another disk",
+        _ => "set HF_HUB_CACHE to a folder that can be written",
+    };
+    Error::input(format!("{what}: {error}; {remedy}"))
+}
+
+fn unreadable(folder: &Path, error: &io::Error) -> Error {
+    let remedy = "set HF_HUB_CACHE (or HF_HOME) to a folder that can be read";
+    Error::input(format!(
+        "cannot read {}: {error}; {remedy}",
+        folder.display()
+    ))
 }
 
 /// `models--USER--REPO`.
@@ -165,15 +211,21 @@ fn folder_of(repo: &str) -> String {
 }
 
 /// All repositories in a cache, by name; folders of no possible name are none of ours.
-pub fn repositories(root: &Path) -> Vec<String> {
-    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+///
+/// # Errors
+/// There is a cache, but it cannot be read.
+pub fn repositories(root: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(root) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|e| unreadable(root, &e))?.flatten(),
+    };
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let mut repos: Vec<String> = names
         .filter_map(|name| Some(name.strip_prefix("models--")?.replacen("--", "/", 1)))
         .filter(|repo| is_repo(repo))
         .collect();
     repos.sort();
-    repos
+    Ok(repos)
 }
 
 #[cfg(unix)]
@@ -212,8 +264,27 @@ pub fn is_own_folder(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir())
 }
 
+/// An error where a folder is a link, for what is behind it is somebody else's.
+fn check_no_link(folder: &Path) -> Result<()> {
+    match folder.is_symlink() {
+        true => Err(Error::file(
+            folder,
+            "is a link, and only what is in the cache itself is changed",
+            "remove it, or set HF_HUB_CACHE to the folder that is meant",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Paths, with `/`, of the files below a folder; links count when their target is there.
 pub fn files_below(dir: &Path) -> Vec<String> {
+    let mut names = names_below(dir);
+    names.retain(|name| dir.join(name).is_file());
+    names
+}
+
+/// As [`files_below`], but of everything that is no folder, also links to nothing.
+pub fn names_below(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     if is_own_folder(dir) {
         walk(dir, "", 0, &mut found);
@@ -232,7 +303,7 @@ fn walk(dir: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) {
             if depth < MOST_FOLDERS {
                 walk(&entry.path(), &format!("{path}/"), depth + 1, found);
             }
-        } else if entry.path().is_file() {
+        } else {
             found.push(path);
         }
     }
@@ -283,7 +354,7 @@ mod tests {
         assert_eq!(cache.find(&What::Best), Some(link.clone()));
         assert_eq!(cache.find(&What::Quant("q8_0".into())), Some(link));
         assert_eq!(cache.find(&What::Quant("Q4_0".into())), None);
-        assert_eq!(repositories(root.path()), ["u/r"]);
+        assert_eq!(repositories(root.path()).expect("readable"), ["u/r"]);
         fs::remove_file(cache.blob(ID)).expect("removed");
         assert_eq!(cache.find(&What::Best), None);
         assert_eq!(files_below(&cache.snapshots()[0]), [""; 0]);

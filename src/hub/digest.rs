@@ -2,6 +2,10 @@
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
+use std::io::{self, Read};
+
+/// Bytes hashed at a time.
+const PIECE: usize = 256 << 10;
 
 /// Which hash names a content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +62,21 @@ impl Hasher {
         match self {
             Hasher::Sha256(hasher) => hex(&hasher.finalize()),
             Hasher::Git(hasher) => hex(&hasher.finalize()),
+        }
+    }
+}
+
+/// The hash of what a reader gives, of which there should be `size` bytes.
+///
+/// # Errors
+/// It cannot be read.
+pub fn hash_of(mut reader: impl Read, kind: Kind, size: u64) -> io::Result<String> {
+    let mut hasher = Hasher::new(kind, size);
+    let mut piece = vec![0; PIECE];
+    loop {
+        match reader.read(&mut piece)? {
+            0 => return Ok(hasher.finish()),
+            n => hasher.update(&piece[..n]),
         }
     }
 }

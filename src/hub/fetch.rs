@@ -2,12 +2,14 @@
 
 use super::attempt::attempt;
 use super::cache::{RepoCache, unwritable};
+use super::digest::hash_of;
 use super::listing::RemoteFile;
 use super::partial::Partial;
 use super::transport::{Failure, Transport, Tried, pause_after};
 use super::{Event, Report, own, size_text};
 use crate::error::{Error, Result};
 use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 use ureq::http::Uri;
@@ -15,7 +17,8 @@ use ureq::http::Uri;
 /// An attempt that brings this much is a start from anew: retries count from there.
 const PROGRESS: u64 = 16 << 20;
 
-/// Fetches one content unless it is there; a second process waits for the first.
+/// Fetches one content unless it is there; a second process waits for the first. With
+/// `check` what is there must have its hash, else it is fetched anew.
 ///
 /// # Errors
 /// The server fails for good, sends something else, or the file system refuses.
@@ -24,15 +27,23 @@ pub fn blob(
     cache: &RepoCache,
     remote: &RemoteFile,
     uri: &Uri,
+    check: bool,
     report: Report<'_>,
 ) -> Tried<()> {
     // A whole content needs no lock, which a cache that is read-only has none of.
-    if is_there(cache, remote) {
+    let there = is_there(cache, remote);
+    if there && (!check || is_intact(cache, remote, report)?) {
         return Ok(());
     }
     let _lock = lock(&cache.lock(&remote.id), remote, report)?;
-    if is_there(cache, remote) {
+    // Another process may have fetched it meanwhile, or repaired it.
+    if is_there(cache, remote) && (!there || is_intact(cache, remote, report)?) {
         return Ok(());
+    }
+    if is_there(cache, remote) {
+        let (path, hash) = (&remote.path, remote.hash.name());
+        let text = format!("{path}: damaged in the cache, its {hash} is another; fetching it anew");
+        report(Event::Warning(text));
     }
     let mut partial = Partial::open(&cache.blob(&remote.id), remote)?;
     report(Event::Info(announcement(remote, partial.len())));
@@ -54,6 +65,29 @@ pub fn is_there(cache: &RepoCache, remote: &RemoteFile) -> bool {
     there.is_ok_and(|meta| meta.is_file() && meta.len() == remote.size)
 }
 
+/// True when the content in the cache has its hash.
+fn is_intact(cache: &RepoCache, remote: &RemoteFile, report: Report<'_>) -> Result<bool> {
+    let (path, size) = (&remote.path, size_text(remote.size));
+    let name = remote.hash.name();
+    report(Event::Info(format!(
+        "{path}: in the cache; checking the {name} of {size}"
+    )));
+    let blob = cache.blob(&remote.id);
+    let hash = File::open(&blob).and_then(|file| hash_of(file, remote.hash, remote.size));
+    if hash
+        .as_ref()
+        .is_err_and(|e| e.kind() == ErrorKind::NotFound)
+    {
+        // Another process has just removed it.
+        return Ok(false);
+    }
+    let hash = hash.map_err(|e| {
+        let advice = "run `llama-rs rm` for it, or set HF_HUB_CACHE to another folder";
+        Error::input(format!("cannot read {}: {e}; {advice}", blob.display()))
+    })?;
+    Ok(hash == remote.id)
+}
+
 fn announcement(remote: &RemoteFile, done: u64) -> String {
     let (path, size) = (&remote.path, size_text(remote.size));
     match done {
@@ -67,11 +101,12 @@ fn announcement(remote: &RemoteFile, done: u64) -> String {
 
 /// Waits for the lock; `None` where the file system has none.
 fn lock(path: &Path, remote: &RemoteFile, report: Report<'_>) -> Result<Option<File>> {
-    let refused = |e| unwritable(format!("cannot lock {}", path.display()), e);
-    fs::create_dir_all(path.parent().unwrap_or(path)).map_err(refused)?;
-    let mut options = File::options();
-    let options = options.write(true).create(true).truncate(false);
-    let file = own::open(path, options).map_err(refused)?;
+    let refused = |e| unwritable(format!("cannot lock {}", path.display()), &e);
+    let open = || {
+        let mut options = File::options();
+        own::open(path, options.write(true).create(true).truncate(false))
+    };
+    let file = own::in_folder(path.parent().unwrap_or(path), open).map_err(refused)?;
     let locked = match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
@@ -85,7 +120,7 @@ fn lock(path: &Path, remote: &RemoteFile, report: Report<'_>) -> Result<Option<F
     };
     match locked {
         Ok(()) => Ok(Some(file)),
-        Err(e) if e.kind() == std::io::ErrorKind::Unsupported => Ok(None),
+        Err(e) if e.kind() == ErrorKind::Unsupported => Ok(None),
         Err(e) => Err(refused(e)),
     }
 }

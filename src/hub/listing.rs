@@ -1,10 +1,10 @@
 //! What a repository holds, by the hub's API.
 
-use super::Event;
 use super::address::{Origin, encoded, next_page, resolved, shown};
 use super::digest::Kind;
-use super::name::{check_path, is_gguf};
+use super::name::{check_path, is_gguf, shown as shown_name};
 use super::transport::{Transport, Tried};
+use super::{Event, Report};
 use crate::error::{Error, Result};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -57,11 +57,20 @@ struct Lfs {
     size: u64,
 }
 
-/// Asks for the newest commit of the main branch and all GGUF files in it.
+/// An entry of the list.
+enum Listed {
+    File(RemoteFile),
+    /// A GGUF file that cannot have its name in the cache, and why.
+    Odd(Error),
+    Other,
+}
+
+/// Asks for the newest commit of the main branch and all GGUF files in it; those with names
+/// that the cache cannot have are left out, with a warning.
 ///
 /// # Errors
-/// The hub cannot be reached, refuses, or answers nonsense.
-pub fn list(transport: &Transport, repo: &str, report: &dyn Fn(Event<'_>)) -> Tried<Listing> {
+/// The hub cannot be reached, refuses, or answers nonsense, or all names are such.
+pub fn list(transport: &Transport, repo: &str, report: Report<'_>) -> Tried<Listing> {
     let api = format!("{}/api/models/{repo}", transport.access().endpoint);
     let warn = |text: String| report(Event::Warning(text));
     let uri = parse(&format!("{api}/revision/main"))?;
@@ -72,18 +81,24 @@ pub fn list(transport: &Transport, repo: &str, report: &dyn Fn(Event<'_>)) -> Tr
         return Err(nonsense(&uri, "the commit is no hash").into());
     }
     let mut files = Vec::new();
+    let mut odd = Vec::new();
     let mut page = parse(&format!("{api}/tree/main?recursive=true"))?;
     for _ in 0..MOST_PAGES {
         let (body, headers) = transport.json(&page, &warn)?;
         for entry in json::<Vec<Entry>>(&page, &body)? {
-            files.extend(remote_file(&page, entry)?);
+            match listed(&page, entry)? {
+                Listed::File(file) => files.push(file),
+                Listed::Odd(error) => odd.push(error),
+                Listed::Other => {}
+            }
         }
-        if files.len() > MOST_FILES {
+        if files.len() + odd.len() > MOST_FILES {
             break;
         }
         let links = headers.get_all(header::LINK).iter();
         let mut links = links.filter_map(|link| link.to_str().ok());
         let Some(next) = links.find_map(next_page) else {
+            warn_of_odd(odd, files.is_empty(), report)?;
             return Ok(Listing { commit, files });
         };
         page = resolved(&page, next)
@@ -104,23 +119,42 @@ pub fn content_address(endpoint: &str, repo: &str, commit: &str, path: &str) -> 
     ))
 }
 
-fn remote_file(page: &Uri, entry: Entry) -> Result<Option<RemoteFile>> {
-    if entry.kind == "directory" || !is_gguf(&entry.path) {
-        return Ok(None);
+/// One warning for all files that are left out; an error where there is nothing else.
+fn warn_of_odd(mut odd: Vec<Error>, only: bool, report: Report<'_>) -> Result<()> {
+    let count = odd.len();
+    match odd.pop() {
+        None => Ok(()),
+        Some(error) if only => Err(error),
+        Some(error) => {
+            let more = match count {
+                1 => String::new(),
+                _ => format!("; so are {} others", count - 1),
+            };
+            report(Event::Warning(format!("left out: {error}{more}")));
+            Ok(())
+        }
     }
-    check_path(&entry.path)?;
+}
+
+fn listed(page: &Uri, entry: Entry) -> Result<Listed> {
+    if entry.kind == "directory" || !is_gguf(&entry.path) {
+        return Ok(Listed::Other);
+    }
+    if let Err(error) = check_path(&entry.path) {
+        return Ok(Listed::Odd(error));
+    }
     let (oid, size, hash) = match entry.lfs {
         Some(lfs) => (lfs.oid, lfs.size, Kind::Sha256),
         None => (entry.oid, entry.size, Kind::Git),
     };
     if size == 0 {
-        return Ok(None);
+        return Ok(Listed::Other);
     }
     // The hash becomes a file's name.
     if oid.len() != hash.digits() || !is_hex(&oid) {
         return Err(nonsense(page, "a file without its hash"));
     }
-    Ok(Some(RemoteFile {
+    Ok(Listed::File(RemoteFile {
         path: entry.path,
         size,
         id: oid.to_ascii_lowercase(),
@@ -134,7 +168,7 @@ fn is_hex(text: &str) -> bool {
 
 fn parse(address: &str) -> Result<Uri> {
     address.parse().map_err(|_| {
-        let address = super::name::shown(address);
+        let address = shown_name(address);
         Error::input(format!(
             "{address:?} is not a usable address; check HF_ENDPOINT"
         ))
@@ -147,7 +181,7 @@ fn json<T: DeserializeOwned>(uri: &Uri, body: &[u8]) -> Result<T> {
         if start.starts_with(b"<") {
             return nonsense(uri, "a web page instead of JSON");
         }
-        let error = super::name::shown(&error.to_string());
+        let error = shown_name(&error.to_string());
         nonsense(uri, &format!("unusable JSON ({error})"))
     })
 }

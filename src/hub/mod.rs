@@ -6,6 +6,7 @@
 mod address;
 mod attempt;
 mod cache;
+mod certificates;
 mod contents;
 mod digest;
 mod fetch;
@@ -14,14 +15,16 @@ mod name;
 mod own;
 mod partial;
 mod pick;
+mod proxy;
+mod remove;
 mod settings;
 mod transport;
 
-pub use address::without_passwords;
 pub use contents::Kept;
-pub use name::{Wanted, What};
+pub use name::{Wanted, What, check_path};
 
 use crate::error::{Error, Result};
+use address::Origin;
 use cache::RepoCache;
 use listing::{Listing, RemoteFile};
 use settings::{Access, Settings};
@@ -70,27 +73,28 @@ impl Hub {
     /// It is neither in the cache nor to be had.
     pub fn find(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
         check_origin(wanted)?;
-        if let Some(path) = self.cache(wanted).find(&wanted.what) {
+        if let Some(path) = self.cached(wanted)? {
             return Ok(path);
         }
         if self.settings.offline {
             return Err(offline(wanted));
         }
-        self.fetch(wanted, report).map_err(Failure::into_error)
+        let fetched = self.fetch(wanted, false, report);
+        fetched.map_err(Failure::into_error)
     }
 
-    /// As [`Hub::find`], but asks the hub for a newer commit first.
+    /// As [`Hub::find`], but asks the hub for a newer commit first, and checks what is in the
+    /// cache.
     ///
     /// # Errors
     /// It is not to be had.
     pub fn pull(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
         check_origin(wanted)?;
-        let cached = || self.cache(wanted).find(&wanted.what);
         if self.settings.offline {
-            return cached().ok_or_else(|| offline(wanted));
+            return self.cached(wanted)?.ok_or_else(|| offline(wanted));
         }
-        match self.fetch(wanted, report) {
-            Err(Failure::Unreachable(cause)) => match cached() {
+        match self.fetch(wanted, true, report) {
+            Err(Failure::Unreachable(cause)) => match self.cached(wanted)? {
                 Some(path) => {
                     report(Event::Warning(format!("{cause}; this is from the cache")));
                     Ok(path)
@@ -102,8 +106,11 @@ impl Hub {
     }
 
     /// Every model in the cache, by repository and name.
-    pub fn list(&self) -> Vec<Kept> {
-        contents::list(&self.settings.cache)
+    ///
+    /// # Errors
+    /// The cache cannot be read.
+    pub fn list(&self, report: Report<'_>) -> Result<Vec<Kept>> {
+        contents::list(&self.settings.cache, report)
     }
 
     /// Removes a model, or with nothing named all models of the repository; returns the
@@ -111,26 +118,39 @@ impl Hub {
     ///
     /// # Errors
     /// There is none, another process is fetching it, or the file system refuses.
-    pub fn remove(&self, wanted: &Wanted) -> Result<u64> {
-        contents::remove(&self.cache(wanted), wanted)
+    pub fn remove(&self, wanted: &Wanted, report: Report<'_>) -> Result<u64> {
+        remove::remove(&self.cache(wanted), wanted, report)
     }
 
     fn cache(&self, wanted: &Wanted) -> RepoCache {
         RepoCache::new(&self.settings.cache, &wanted.repo)
     }
 
-    fn fetch(&self, wanted: &Wanted, report: Report<'_>) -> Tried<PathBuf> {
+    /// The first file of what is meant, if the cache has it.
+    fn cached(&self, wanted: &Wanted) -> Result<Option<PathBuf>> {
+        let cache = self.cache(wanted);
+        match cache.find(&wanted.what) {
+            Some(path) => Ok(Some(path)),
+            // Perhaps it only cannot be seen.
+            None => cache.check_readable().map(|()| None),
+        }
+    }
+
+    /// Asks the hub; with `check` what is in the cache must have its hash.
+    fn fetch(&self, wanted: &Wanted, check: bool, report: Report<'_>) -> Tried<PathBuf> {
         let transport = Transport::new(Access::from_env()?)?;
+        let cache = self.cache(wanted);
+        cache.check_readable()?;
+        cache.check_own()?;
         let listing = listing::list(&transport, &wanted.repo, report)?;
         let files = choose(&listing, wanted)?;
-        let cache = self.cache(wanted);
         // Again when another process removes what was here a moment ago.
         for _ in 0..2 {
             check_space(&cache, &self.settings.cache, &files)?;
             for file in &files {
                 let (endpoint, commit) = (&transport.access().endpoint, &listing.commit);
                 let uri = listing::content_address(endpoint, &wanted.repo, commit, &file.path)?;
-                fetch::blob(&transport, &cache, file, &uri, report)?;
+                fetch::blob(&transport, &cache, file, &uri, check, report)?;
             }
             if let Some(path) = name_all(&cache, &listing.commit, &files)? {
                 if let Err(error) = cache.set_main(&listing.commit) {
@@ -160,15 +180,19 @@ fn name_all(cache: &RepoCache, commit: &str, files: &[&RemoteFile]) -> Result<Op
 
 /// An address must be of the hub that is asked, for nothing is sent elsewhere.
 fn check_origin(wanted: &Wanted) -> Result<()> {
-    let endpoint = settings::endpoint();
-    match &wanted.origin {
-        Some(given) if *given != endpoint && given != settings::PUBLIC_HUB => {
-            let endpoint = name::shown(&endpoint);
-            Err(Error::input(format!(
-                "{given} is not the hub that is asked, {endpoint}; set HF_ENDPOINT={given}"
-            )))
-        }
-        _ => Ok(()),
+    let Some(given) = &wanted.origin else {
+        return Ok(());
+    };
+    if given == settings::PUBLIC_HUB {
+        return Ok(());
+    }
+    let (endpoint, origin) = settings::endpoint()?;
+    let given_origin = given.parse().ok().and_then(|uri| Origin::of(&uri));
+    match given_origin == Some(origin) {
+        true => Ok(()),
+        false => Err(Error::input(format!(
+            "{given} is not the hub that is asked, {endpoint}; set HF_ENDPOINT={given}"
+        ))),
     }
 }
 
@@ -209,14 +233,15 @@ fn nothing_fits(models: &[pick::Model], wanted: &Wanted) -> Error {
 /// An error when what is missing does not fit on the disk.
 fn check_space(cache: &RepoCache, root: &Path, files: &[&RemoteFile]) -> Result<()> {
     std::fs::create_dir_all(root)
-        .map_err(|e| cache::unwritable(format!("cannot create {}", root.display()), e))?;
+        .map_err(|e| cache::unwritable(format!("cannot create {}", root.display()), &e))?;
     let missing = files
         .iter()
         .filter(|file| !fetch::is_there(cache, file))
         .map(|file| {
             let partial = std::fs::metadata(partial::path_of(&cache.blob(&file.id)));
-            file.size
-                .saturating_sub(partial.map_or(0, |meta| meta.len()))
+            let here = partial.map_or(0, |meta| meta.len());
+            // What is too long is thrown away.
+            file.size.checked_sub(here).unwrap_or(file.size)
         });
     let needed = missing.fold(0, u64::saturating_add);
     match cache::free_bytes(root) {

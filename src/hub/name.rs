@@ -1,6 +1,6 @@
 //! What a user asks for, `USER/REPO[:QUANT|:FILE]`, and which names are safe.
 
-use super::address::without_passwords;
+use super::address::decoded;
 use crate::error::{Error, Result};
 use std::fmt;
 
@@ -58,7 +58,8 @@ impl Wanted {
     /// The same repository, but this file.
     ///
     /// # Errors
-    /// A file or quantization is named already, or the name is not safe.
+    /// A file or quantization is named already, or the name is not safe. Neither says more
+    /// than the command line.
     pub fn with_file(mut self, file: &str) -> Result<Wanted> {
         if self.what != What::Best {
             return Err(Error::input(format!(
@@ -82,34 +83,42 @@ impl fmt::Display for Wanted {
 }
 
 fn address(text: &str, scheme: &str, rest: &str) -> Result<Wanted> {
+    let scheme = scheme.to_ascii_lowercase();
+    let known = matches!(scheme.as_str(), "http" | "https");
     let rest = rest.split(['?', '#']).next().unwrap_or(rest);
     let parts: Vec<&str> = rest.split('/').collect();
     let (host, repo, file) = match &parts[..] {
-        [host, user, repo, "resolve" | "blob", "main", file @ ..] => {
+        [host, user, repo, "resolve" | "blob", "main", file @ ..] if known => {
             (host, format!("{user}/{repo}"), file)
         }
-        [host, repo, "resolve" | "blob", "main", file @ ..] => (host, (*repo).to_string(), file),
-        _ => {
-            return Err(Error::input(format!(
-                "{}: not the address of a file in a repository; \
-                 give USER/REPO:FILE or https://HOST/USER/REPO/resolve/main/FILE",
-                shown(text)
-            )));
+        [host, repo, "resolve" | "blob", "main", file @ ..] if known => {
+            (host, (*repo).to_string(), file)
         }
+        _ => return Err(no_address(text)),
     };
     if host.contains('@') {
-        return Err(Error::input(format!(
-            "{}: a user or password in an address is not used; leave it out, and set HF_TOKEN",
-            shown(text)
-        )));
+        return Err(no_address(text));
     }
     check_repo(&repo)?;
-    let file = file.join("/");
+    let file = decoded(&file.join("/")).ok_or_else(|| no_address(text))?;
     check_path(&file)?;
     Ok(Wanted {
         repo,
         what: What::File(file),
-        origin: Some(format!("{scheme}://{host}")),
+        origin: Some(format!("{scheme}://{}", host.to_ascii_lowercase())),
+    })
+}
+
+fn no_address(text: &str) -> Error {
+    Error::input(match text.contains('@') {
+        true => "an address with `@` in it is neither used nor shown, for it may hold a password; \
+                 leave user and password out, and set HF_TOKEN"
+            .to_string(),
+        false => format!(
+            "{}: not the address of a file in a repository; \
+             give USER/REPO:FILE or https://HOST/USER/REPO/resolve/main/FILE",
+            shown(text)
+        ),
     })
 }
 
@@ -164,7 +173,10 @@ pub(super) fn is_repo(text: &str) -> bool {
 }
 
 /// An error unless a path in a repository stays below it on every system.
-pub(super) fn check_path(path: &str) -> Result<()> {
+///
+/// # Errors
+/// It does not, or is longer or deeper than the cache can have it.
+pub fn check_path(path: &str) -> Result<()> {
     let bad_char = |c: char| c.is_control() || matches!(c, '\\' | ':');
     let bad_part = |part: &str| {
         matches!(part, "" | "." | "..") || part.len() > MOST_PART_BYTES || part.contains(bad_char)
@@ -191,10 +203,13 @@ pub(super) fn is_gguf(path: &str) -> bool {
     bytes.len() > ending.len() && bytes[bytes.len() - ending.len()..].eq_ignore_ascii_case(ending)
 }
 
-/// Text of others for a message: its first characters, without passwords.
+/// Text of others for a message: its first characters. Nothing of a text with `@`, which may
+/// be an address with a password, however it is mistyped.
 pub(super) fn shown(text: &str) -> String {
     const MOST: usize = 120;
-    let text = without_passwords(text);
+    if text.contains('@') {
+        return "***".to_string();
+    }
     let mut chars = text.chars();
     let mut short: String = chars.by_ref().take(MOST).collect();
     if chars.next().is_some() {
@@ -239,6 +254,10 @@ mod tests {
             assert_eq!(wanted.what, What::File("sub/m.gguf".into()));
             assert_eq!(wanted.origin.as_deref(), Some("https://hub.example"));
         }
+        let wanted = Wanted::parse("HTTPS://Hub.example/u/r/blob/main/a%20b%2Fm%C3%BC%zz.gguf");
+        let wanted = wanted.expect("an address");
+        assert_eq!(wanted.what, What::File("a b/mü%zz.gguf".into()));
+        assert_eq!(wanted.origin.as_deref(), Some("https://hub.example"));
         let old = "https://hub.example/gpt2/resolve/main/sub/m.gguf";
         let (repo, what) = parsed(old);
         assert_eq!(
@@ -271,8 +290,30 @@ mod tests {
             "https://h/u/r/tree/main/x",
             "https://me@h/u/r/resolve/main/m.gguf",
             "https://h/u/r/resolve/main/../m.gguf",
+            "https://h/u/r/resolve/main/%2e%2E/m.gguf",
+            "https://h/u/r/resolve/main/a%00.gguf",
+            "https://h/u/r/resolve/main/a%ff.gguf",
+            "ftp://h/u/r/resolve/main/m.gguf",
         ] {
             assert!(Wanted::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_hold_a_password_is_not_repeated() {
+        for bad in [
+            "https://me:12/hidden@h/u/r/resolve/main/m.gguf",
+            "https://me:hidden@h/u/r/resolve/main/m.gguf",
+            "https://me:p hidden@h/u",
+            "https://me:p'hidden@h/u",
+            "me:hidden@h/://u/r/resolve/main/m.gguf",
+            "me:hidden@h/u/r",
+            "hidden@h/u",
+            "https:/me:hidden@h/u/r/resolve/main/m.gguf",
+            "https:me:hidden@h/m.gguf",
+        ] {
+            let error = Wanted::parse(bad).expect_err(bad).to_string();
+            assert!(!error.contains("hidden"), "{error}");
         }
     }
 

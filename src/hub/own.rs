@@ -3,6 +3,7 @@
 //! The folder may be shared. Under a name of ours may lie a link, which would be written
 //! through to somewhere else, or a pipe, which would hang.
 
+use crate::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -42,12 +43,54 @@ fn without_following(options: &mut OpenOptions) -> &mut OpenOptions {
 /// # Errors
 /// The file system refuses.
 pub fn create(path: &Path) -> io::Result<File> {
-    match fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-        _ => {}
-    }
+    remove(path)?;
     let mut options = File::options();
     open(path, options.read(true).write(true).create_new(true))
+}
+
+/// Removes a file, or an empty folder in its place, if there is one.
+///
+/// # Errors
+/// The file system refuses; a folder is not empty, say.
+pub fn remove(path: &Path) -> io::Result<()> {
+    let removed = match fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir()) {
+        true => fs::remove_dir(path),
+        false => fs::remove_file(path),
+    };
+    match removed {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+/// An error about removing from the cache, with what to do.
+pub fn unremovable(path: &Path, error: &io::Error) -> Error {
+    use io::ErrorKind::{DirectoryNotEmpty, IsADirectory};
+    let remedy = match error.kind() {
+        IsADirectory | DirectoryNotEmpty => "a folder is in its place: look into it and remove it",
+        _ => "run the command as the user to whom the cache belongs",
+    };
+    Error::input(format!(
+        "cannot remove {}: {error}; {remedy}",
+        path.display()
+    ))
+}
+
+/// Does something in a folder, which is created for it; once more where another process has
+/// removed the folder in between, as it may when nothing is in it yet.
+///
+/// # Errors
+/// The file system refuses.
+pub fn in_folder<T>(folder: &Path, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    const MOST_TRIES: usize = 50;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match fs::create_dir_all(folder).and_then(|()| act()) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound && tries < MOST_TRIES => {}
+            done => return done,
+        }
+    }
 }
 
 /// Writes a whole file instead of what is there.
@@ -69,9 +112,30 @@ pub fn read(path: &Path, most_bytes: u64) -> Option<String> {
 
 #[cfg(all(test, unix))]
 mod tests {
-    use super::{create, open, read, write};
+    use super::{create, in_folder, open, read, remove, write};
     use std::fs::{self, File};
     use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_folder_that_goes_meanwhile_is_made_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let inner = folder.path().join("inner");
+        let tries = std::cell::Cell::new(0);
+        let made = in_folder(&inner, || {
+            tries.set(tries.get() + 1);
+            if tries.get() < 3 {
+                fs::remove_dir(&inner)?;
+            }
+            create(&inner.join("file"))
+        });
+        assert!(made.is_ok() && tries.get() == 3);
+        let never = in_folder(&inner, || fs::read(inner.join("none")));
+        assert!(never.is_err());
+        assert!(remove(&inner).is_err());
+        remove(&inner.join("file")).expect("removed");
+        remove(&inner).expect("removed");
+        remove(&inner).expect("nothing to remove");
+    }
 
     #[test]
     fn links_and_pipes_are_neither_followed_nor_waited_for() {

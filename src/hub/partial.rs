@@ -61,7 +61,11 @@ impl Partial {
             path,
         };
         partial.note.file.clone_from(&remote.path);
-        partial.hash_existing()?;
+        let there = partial.file.as_ref().and_then(|file| file.metadata().ok());
+        // What is too long is not worth reading.
+        if there.is_some_and(|meta| meta.len() <= remote.size) {
+            partial.hash_existing()?;
+        }
         if partial.len == 0 || partial.len > remote.size {
             partial.restart();
         }
@@ -69,12 +73,16 @@ impl Partial {
     }
 
     fn hash_existing(&mut self) -> Result<()> {
-        let Some(file) = &mut self.file else {
+        let Some(file) = &self.file else {
             return Ok(());
         };
+        // No further, though another program may add to it.
+        let mut file = file.take(self.size.saturating_add(1));
         let mut piece = vec![0; PIECE];
         loop {
-            let n = file.read(&mut piece).map_err(|e| unusable(&self.path, e))?;
+            let n = file
+                .read(&mut piece)
+                .map_err(|e| unusable(&self.path, &e))?;
             if n == 0 {
                 return Ok(());
             }
@@ -96,7 +104,7 @@ impl Partial {
     /// Throws away what is there.
     pub fn restart(&mut self) {
         self.file = None;
-        delete(&self.path);
+        clear(&self.path);
         self.hasher = Hasher::new(self.hash, self.size);
         self.len = 0;
         self.note.etag = None;
@@ -109,10 +117,12 @@ impl Partial {
     pub fn comes_from(&mut self, etag: Option<String>) -> Result<()> {
         self.note.etag = etag;
         let text = serde_json::to_string(&self.note).unwrap_or_default();
-        let folder = self.path.parent().unwrap_or(&self.path);
-        fs::create_dir_all(folder)
-            .and_then(|()| own::write(&note_path(&self.path), &text))
-            .map_err(|e| unusable(&self.path, e))
+        let note = note_path(&self.path);
+        own::in_folder(self.folder(), || own::write(&note, &text)).map_err(|e| unusable(&note, &e))
+    }
+
+    fn folder(&self) -> &Path {
+        self.blob.parent().unwrap_or(&self.blob)
     }
 
     /// Adds bytes at the end.
@@ -122,9 +132,14 @@ impl Partial {
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(own::create(&self.path).map_err(|e| unusable(&self.path, e))?),
+            none => {
+                let folder = self.blob.parent().unwrap_or(&self.blob);
+                let created = own::in_folder(folder, || own::create(&self.path));
+                none.insert(created.map_err(|e| unusable(&self.path, &e))?)
+            }
         };
-        file.write_all(bytes).map_err(|e| unusable(&self.path, e))?;
+        file.write_all(bytes)
+            .map_err(|e| unusable(&self.path, &e))?;
         self.hasher.update(bytes);
         self.len += bytes.len() as u64;
         Ok(())
@@ -135,9 +150,10 @@ impl Partial {
     /// # Errors
     /// It is not what the hub has (then it is deleted), or the file system refuses.
     pub fn finish(self, remote: &RemoteFile) -> Result<()> {
+        let folder = self.blob.parent().unwrap_or(&self.blob);
         let hash = self.hasher.finish();
         if self.len != remote.size || hash != remote.id {
-            delete(&self.path);
+            clear(&self.path);
             return Err(Error::input(format!(
                 "{}: corrupted on the way: {} bytes with {} {hash}, expected {} with {}; \
                  it was deleted, run the same command again",
@@ -152,10 +168,10 @@ impl Partial {
         match synced.and_then(|()| fs::rename(&self.path, &self.blob)) {
             // Another process has removed it; naming it will show that it is gone.
             Err(e) if e.kind() == ErrorKind::NotFound => {}
-            done => done.map_err(|e| unusable(&self.path, e))?,
+            done => done.map_err(|e| unusable(&self.path, &e))?,
         }
-        delete(&self.path);
-        sync_folder(self.blob.parent().unwrap_or(&self.blob));
+        clear(&self.path);
+        sync_folder(folder);
         Ok(())
     }
 }
@@ -194,14 +210,23 @@ pub fn read_note(partial: &Path) -> Option<Note> {
 }
 
 /// Deletes a partial file and its note, as far as they are there.
-pub fn delete(partial: &Path) {
+///
+/// # Errors
+/// The file system refuses; a folder is in its place, say.
+pub fn delete(partial: &Path) -> Result<()> {
     for path in [partial, &note_path(partial)] {
-        // What stays is found and checked, or overwritten, by the next run.
-        let _ = fs::remove_file(path);
+        own::remove(path).map_err(|e| own::unremovable(path, &e))?;
     }
+    Ok(())
 }
 
-fn unusable(path: &Path, error: std::io::Error) -> Error {
+/// As [`delete`], as far as that goes.
+fn clear(partial: &Path) {
+    // What stays is found and checked, or overwritten, by the next run.
+    let _ = delete(partial);
+}
+
+fn unusable(path: &Path, error: &std::io::Error) -> Error {
     unwritable(format!("cannot write {}", path.display()), error)
 }
 

@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 /// What is taken when nothing is named, the first that is there. Q4_K_M is the usual
 /// compromise of size, speed and quality. Then come the others of four bits, those with the
 /// least loss first; then more bits, fewest first, which cost memory but no quality; then
-/// three bits and two, where quality falls; last the unquantized, several times as large.
-const ORDER: [&str; 27] = [
+/// three bits and fewer, where quality falls; last the unquantized, several times as large.
+const ORDER: [&str; 49] = [
     "Q4_K_M", "Q4_K_L", "Q4_K_XL", "Q4_K_S", "Q4_K", "IQ4_NL", "IQ4_XS", "Q4_1", "Q4_0", "MXFP4",
-    "Q5_K_M", "Q5_K_L", "Q5_K_XL", "Q5_K_S", "Q5_K", "Q5_1", "Q5_0", "Q6_K", "Q8_0", "Q3_K_L",
-    "Q3_K_M", "Q3_K_S", "Q2_K", "Q2_K_S", "BF16", "F16", "F32",
+    "NVFP4", "Q5_K_M", "Q5_K_L", "Q5_K_XL", "Q5_K_S", "Q5_K", "Q5_1", "Q5_0", "Q6_K", "Q6_K_L",
+    "Q6_K_XL", "Q8_0", "Q8_K_XL", "Q3_K_XL", "Q3_K_L", "Q3_K_M", "IQ3_M", "Q3_K_S", "Q3_K",
+    "IQ3_S", "IQ3_XS", "IQ3_XXS", "Q2_K_XL", "Q2_K_L", "Q2_K", "Q2_K_S", "IQ2_M", "IQ2_S",
+    "IQ2_XS", "IQ2_XXS", "TQ2_0", "IQ1_M", "TQ1_0", "IQ1_S", "Q2_0", "Q1_0", "BF16", "F16", "F32",
 ];
 
 /// GGUF files that are no language models: image projectors and importance matrices.
@@ -115,6 +117,13 @@ pub fn pick<'a>(models: &'a [Model], what: &What) -> Option<&'a Model> {
     })
 }
 
+/// As [`pick`] from what is in the cache: with nothing named any model is better than none.
+pub fn pick_here<'a>(models: &'a [Model], what: &What) -> Option<&'a Model> {
+    let usable = models.iter().filter(|m| m.complete && can_run(m.name()));
+    let any = usable.min_by_key(|model| (model.name().len(), model.name()));
+    pick(models, what).or(any.filter(|_| *what == What::Best))
+}
+
 fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
@@ -134,7 +143,7 @@ fn has_word(text: &str, word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{What, models, pick};
+    use super::{What, models, pick, pick_here};
 
     fn picked(paths: &[&str], what: &What) -> Option<Vec<String>> {
         let models = models(paths.iter().copied());
@@ -166,6 +175,20 @@ mod tests {
             picked(&["m-UD-Q4_K_M.gguf", "m-Q4_K_M.gguf"], &What::Best),
             one("m-Q4_K_M.gguf")
         );
+    }
+
+    #[test]
+    fn of_what_is_here_any_is_better_than_none() {
+        let here = |paths: &[&str], what: &What| {
+            let models = models(paths.iter().copied());
+            pick_here(&models, what).map(|model| model.files.clone())
+        };
+        let odd = ["mmproj.gguf", "new-b.gguf", "new-a.gguf"];
+        assert_eq!(here(&odd, &What::Best), one("new-a.gguf"));
+        assert_eq!(here(&odd, &quant("Q8_0")), None);
+        let some = ["m-IQ3_XXS.gguf", "m-IQ2_M.gguf", "m-TQ1_0.gguf"];
+        assert_eq!(here(&some, &What::Best), one("m-IQ3_XXS.gguf"));
+        assert_eq!(here(&some[1..], &What::Best), one("m-IQ2_M.gguf"));
     }
 
     #[test]

@@ -47,8 +47,7 @@ impl Settings {
             }
         };
         Ok(Settings {
-            cache: std::path::absolute(&cache)
-                .map_err(|e| Error::io(format!("{}: not a usable path", cache.display()), e))?,
+            cache: std::path::absolute(&cache).map_err(|e| unusable(&cache, &e))?,
             offline: flag("HF_HUB_OFFLINE"),
         })
     }
@@ -60,9 +59,9 @@ impl Access {
     /// # Errors
     /// A variable has a value that cannot be used.
     pub fn from_env() -> Result<Access> {
-        let endpoint = endpoint();
+        let (endpoint, origin) = endpoint()?;
         Ok(Access {
-            origin: origin(&endpoint)?,
+            origin,
             endpoint,
             token: token(hugging_face_home().as_deref())?,
             patience: patience(),
@@ -70,10 +69,30 @@ impl Access {
     }
 }
 
-/// `HF_ENDPOINT` as it is given, without a `/` at the end.
-pub fn endpoint() -> String {
+fn unusable(cache: &Path, error: &std::io::Error) -> Error {
+    Error::input(format!(
+        "{}: not a usable path: {error}; change to a folder that exists, or set HF_HOME to a \
+         path from the root",
+        cache.display()
+    ))
+}
+
+/// `HF_ENDPOINT` without a `/` at the end, and where that is.
+///
+/// # Errors
+/// It is no address, or holds a user or password. The value is not repeated.
+pub fn endpoint() -> Result<(String, Origin)> {
     let given = text("HF_ENDPOINT").unwrap_or_else(|| PUBLIC_HUB.to_string());
-    given.trim_end_matches('/').to_string()
+    let given = given.trim_end_matches('/').to_string();
+    let uri = given.parse::<Uri>().ok();
+    let uri = uri.filter(|uri| uri.query().is_none() && !given.contains('@'));
+    match uri.as_ref().and_then(Origin::of) {
+        Some(origin) => Ok((given, origin)),
+        None => Err(Error::input(format!(
+            "HF_ENDPOINT is not an address such as {PUBLIC_HUB}, without user and password; \
+             correct or unset it"
+        ))),
+    }
 }
 
 fn variable(name: &str) -> Option<OsString> {
@@ -107,20 +126,6 @@ fn hugging_face_home() -> Option<PathBuf> {
     path("HF_HOME").or_else(|| Some(caches()?.join("huggingface")))
 }
 
-fn origin(endpoint: &str) -> Result<Origin> {
-    let uri = endpoint
-        .parse::<Uri>()
-        .ok()
-        .filter(|uri| uri.query().is_none());
-    let origin = uri.as_ref().and_then(Origin::of);
-    // The value is not repeated: it might hold a password.
-    origin.ok_or_else(|| {
-        Error::input(format!(
-            "HF_ENDPOINT is not an address such as {PUBLIC_HUB}; correct or unset it"
-        ))
-    })
-}
-
 /// `HF_TOKEN`, else the file that Hugging Face tools write. Never part of a message.
 fn token(home: Option<&Path>) -> Result<Option<String>> {
     let file = path("HF_TOKEN_PATH").or_else(|| Some(home?.join("token")));
@@ -133,7 +138,14 @@ fn token(home: Option<&Path>) -> Result<Option<String>> {
                 return Ok(None);
             }
             let place = file.display().to_string();
-            (std::fs::read_to_string(&file).unwrap_or_default(), place)
+            match std::fs::read(&file) {
+                Ok(bytes) => (String::from_utf8_lossy(&bytes).into_owned(), place),
+                // A cache that is shared may hold somebody else's.
+                Err(error) => {
+                    tracing::warn!("{place}: {error}; no token is sent");
+                    return Ok(None);
+                }
+            }
         }
         (None, None) => return Ok(None),
     };

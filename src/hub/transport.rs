@@ -1,12 +1,14 @@
 //! Requests: token, redirects, timeouts, and which failures are worth another attempt.
 
 use super::address::{Origin, resolved, shown};
+use super::certificates;
+use super::proxy::Way;
 use super::settings::Access;
 use crate::error::{Error, Result};
 use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
 use ureq::http::{HeaderMap, Response, StatusCode, Uri, header};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, Timeout};
 
 /// Attempts after the first; with pauses of 1, 2, 4, 8 and 16 s.
@@ -93,20 +95,23 @@ impl From<Error> for Failure {
 pub struct Transport {
     agent: Agent,
     access: Access,
+    proxy: Option<Way>,
 }
 
 impl Transport {
     /// Opens nothing yet.
     ///
     /// # Errors
-    /// `SSL_CERT_FILE` names no certificates.
+    /// `SSL_CERT_FILE` names no certificates, or a variable for proxies no proxy.
     pub fn new(access: Access) -> Result<Transport> {
         let silence = Some(access.patience.silence);
         let mut tls = TlsConfig::builder();
-        if let Some(roots) = root_certificates()? {
+        if let Some(roots) = certificates::from_env()? {
             tls = tls.root_certs(roots);
         }
+        let proxy = Way::from_env()?;
         let config = Agent::config_builder()
+            .proxy(proxy.as_ref().and_then(Way::proxy))
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
@@ -119,7 +124,11 @@ impl Transport {
             .timeout_per_read(silence)
             .build();
         let agent = config.new_agent();
-        Ok(Transport { agent, access })
+        Ok(Transport {
+            agent,
+            access,
+            proxy,
+        })
     }
 
     pub fn access(&self) -> &Access {
@@ -180,6 +189,8 @@ impl Transport {
         headers: &[(header::HeaderName, String)],
         most: Option<Duration>,
     ) -> Tried<Response<Body>> {
+        let proxy = self.proxy.as_ref().filter(|way| way.leads_to(uri));
+        proxy.map_or(Ok(()), |way| way.check(uri))?;
         let request = self.agent.get(uri.clone()).config();
         let mut request = request.timeout_recv_body(most).build();
         for (name, value) in headers {
@@ -188,7 +199,7 @@ impl Transport {
         if let (Some(token), true) = (&self.access.token, self.is_own(uri)) {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
-        request.call().map_err(|error| unanswered(uri, error))
+        request.call().map_err(|e| unanswered(uri, proxy, e))
     }
 
     fn refused(&self, uri: &Uri, answer: &Response<Body>) -> Failure {
@@ -277,25 +288,6 @@ pub fn pause_after(cause: &str, pause: Duration, warn: &dyn Fn(String)) {
     std::thread::sleep(pause);
 }
 
-/// The certificates of `SSL_CERT_FILE`, for networks with an authority of their own.
-fn root_certificates() -> Result<Option<RootCerts>> {
-    let Some(file) = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty()) else {
-        return Ok(None);
-    };
-    let file = std::path::PathBuf::from(file);
-    let remedy = "correct or unset SSL_CERT_FILE";
-    let pem = std::fs::read(&file).map_err(|e| Error::file(&file, e.to_string(), remedy))?;
-    let items = parse_pem(&pem).filter_map(|item| match item {
-        Ok(PemItem::Certificate(certificate)) => Some(certificate),
-        _ => None,
-    });
-    let certificates: Vec<_> = items.collect();
-    if certificates.is_empty() {
-        return Err(Error::file(&file, "no certificates in it", remedy));
-    }
-    Ok(Some(RootCerts::new_with_certs(&certificates)))
-}
-
 fn next_hop(from: &Uri, headers: &HeaderMap) -> Tried<Uri> {
     let location = headers.get(header::LOCATION);
     let location = location.and_then(|location| location.to_str().ok());
@@ -315,11 +307,20 @@ fn retry_after(answer: &Response<Body>) -> Option<Duration> {
     value.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
-fn unanswered(uri: &Uri, error: ureq::Error) -> Failure {
+fn unanswered(uri: &Uri, proxy: Option<&Way>, error: ureq::Error) -> Failure {
+    let host = uri.authority().map_or_else(String::new, |a| a.to_string());
     let unreachable = |cause: &str| {
-        let host = uri.authority().map_or_else(String::new, |a| a.to_string());
-        Failure::Unreachable(format!("cannot reach {host}: {cause}"))
+        Failure::Unreachable(match proxy {
+            Some(proxy) => format!("cannot reach {proxy}, on the way to {host}: {cause}"),
+            None => format!("cannot reach {host}: {cause}"),
+        })
     };
+    if let (Some(proxy), ureq::Error::ConnectProxyFailed(answer)) = (proxy, &error) {
+        return match proxy.refusal(answer, &host) {
+            (text, true) => Failure::Unreachable(text),
+            (text, false) => Error::input(text).into(),
+        };
+    }
     match error {
         ureq::Error::HostNotFound => unreachable("no host of that name was found"),
         ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => unreachable("no answer"),
@@ -334,7 +335,11 @@ fn unanswered(uri: &Uri, error: ureq::Error) -> Failure {
             not_trusted(uri, &e.to_string())
         }
         ureq::Error::Rustls(e) => not_trusted(uri, &e.to_string()),
-        error => Failure::again(format!("{}: {error}", shown(uri))),
+        error => Failure::again(format!(
+            "{}: {}",
+            shown(uri),
+            super::name::shown(&error.to_string())
+        )),
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Faults {
     pub endless_redirect: bool,
     /// A file of this name is listed too.
     pub extra_name: Option<&'static str>,
+    /// Files are found by the names that `%XX` in a target stands for.
+    pub encoded_names: bool,
     /// The list has a file a page, and the last page names itself as the next.
     pub endless_list: bool,
     /// The next page is named without its host and path.

@@ -187,11 +187,26 @@ fn answer(state: &State, request: &Request, mut stream: TcpStream) -> std::io::R
         let location = format!("Location: {base}{}\r\n", request.target);
         return plain(&mut stream, 302, &location, "");
     }
-    let bytes = state.files.lock().expect("no panics").get(file).cloned();
+    let name = match faults.encoded_names {
+        true => decoded(file),
+        false => file.to_string(),
+    };
+    let bytes = state.files.lock().expect("no panics").get(&name).cloned();
     match bytes {
         Some(bytes) => send(state, &faults, request, &bytes, &mut stream),
         None => plain(&mut stream, 404, "", "no"),
     }
+}
+
+/// A name without `%XX`.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(&part[..2], 16).expect("hex"));
+        bytes.extend(part[2..].bytes());
+    }
+    String::from_utf8(bytes).expect("UTF-8")
 }
 
 /// The next status that is planned for this kind of request.

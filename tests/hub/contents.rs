@@ -88,6 +88,10 @@ fn what_lies_deep_is_found_again_or_not_fetched() {
     assert_eq!(output.expect("it ends").stdout, path.as_bytes());
     let server = HubServer::start(&[(&deep(33), b"GGUF deep")]);
     home.bad(&server, &format!("pull {REPO}"), &["folders", "refused"]);
+    let server = HubServer::start(&[(&deep(33), b"GGUF deep"), ("m-Q8_0.gguf", b"GGUF q8")]);
+    let ran = home.run(&server, &format!("pull {REPO}"));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("left out"), "{}", ran.stderr);
 }
 
 #[test]

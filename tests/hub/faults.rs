@@ -78,9 +78,13 @@ fn a_partial_file_may_be_whole_or_too_long() {
     let blobs = home.repo().join("blobs");
     std::fs::create_dir_all(&blobs).expect("a folder");
     let partial = blobs.join(format!("{}.partial", sha256(&model)));
-    std::fs::write(&partial, vec![0; model.len() + 1]).expect("a file");
+    // So much that to read it would take minutes.
+    let file = std::fs::File::create(&partial).expect("a file");
+    file.set_len(1 << 40).expect("a hole");
+    let started = Instant::now();
     home.good(&server, &pull());
     assert_eq!(server.sent(), model.len() as u64);
+    assert!(started.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
@@ -285,19 +289,58 @@ fn redirects_and_lists_end() {
 }
 
 #[test]
-fn names_that_lead_elsewhere_are_refused() {
+fn names_that_lead_elsewhere_are_left_out() {
     for name in [
-        "../evil-Q8_0.gguf",
-        "/evil-Q8_0.gguf",
-        "a/../../evil-Q8_0.gguf",
-        "..\\\\evil-Q8_0.gguf",
+        "../evil-Q4_0.gguf",
+        "/evil-Q4_0.gguf",
+        "a/../../evil-Q4_0.gguf",
+        "..\\\\evil-Q4_0.gguf",
         "evil\\u0000.gguf",
         "evil\\u001b[2J.gguf",
+        "x:y-Q4_0.gguf",
     ] {
         let (server, _) = served();
         server.faults().extra_name = Some(name);
-        let stderr = Home::new().bad(&server, &pull(), &["not a safe name"]);
-        assert!(!stderr.contains('\u{1b}'), "{stderr:?}");
+        let home = Home::new();
+        let ran = home.run(&server, &pull());
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let warning = ran.stderr.lines().next().unwrap_or_default();
+        assert!(warning.contains("not a safe name"), "{}", ran.stderr);
+        assert!(!ran.stderr.contains('\u{1b}'), "{:?}", ran.stderr);
+        home.bad(&server, &format!("{}:Q4_0", pull()), &["there is no Q4_0"]);
+        assert_eq!(server.file_requests().len(), 1);
+        // With nothing else there is nothing to take.
+        let server = HubServer::start(&[]);
+        server.faults().extra_name = Some(name);
+        Home::new().bad(&server, &pull(), &["not a safe name"]);
+    }
+}
+
+#[test]
+fn names_cannot_change_how_a_message_looks() {
+    let names = ["a\u{202e}FFUG.gguf", "b\u{2028}error c.gguf", "d.gguf"];
+    let server = HubServer::start(&names.map(|name| (name, &b"GGUF"[..])));
+    let home = Home::new();
+    let parts = [
+        "name one of",
+        r"a\u{202e}FFUG.gguf",
+        r"b\u{2028}error c.gguf",
+    ];
+    let stderr = home.bad(&server, &pull(), &parts);
+    assert!(!stderr.contains(['\u{202e}', '\u{2028}']), "{stderr:?}");
+    server.faults().encoded_names = true;
+    let ran = home.run(&server, &format!("{}:{}", pull(), names[0]));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(!ran.stderr.contains('\u{202e}'), "{:?}", ran.stderr);
+}
+
+#[test]
+fn an_answer_that_fits_no_request_says_what_to_do() {
+    for status in [206, 416] {
+        let (server, _) = served();
+        server.faults().file_status = Some((status, 1));
+        let parts = [FILE, &status.to_string(), "check HF_ENDPOINT"];
+        Home::new().bad(&server, &pull(), &parts);
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Variables that would lead elsewhere.
-const CLEARED: [&str; 12] = [
+const CLEARED: [&str; 16] = [
     "HF_TOKEN",
     "HF_TOKEN_PATH",
     "HF_HUB_CACHE",
@@ -15,6 +15,10 @@ const CLEARED: [&str; 12] = [
     "XDG_CACHE_HOME",
     "LLAMA_RS_MODEL",
     "SSL_CERT_FILE",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "no_proxy",
+    "NO_PROXY",
     "http_proxy",
     "HTTP_PROXY",
     "all_proxy",

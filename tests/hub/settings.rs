@@ -59,17 +59,77 @@ fn a_tilde_is_the_users_folder() {
 fn passwords_in_addresses_are_not_shown() {
     let (server, _) = served();
     let home = Home::new();
-    let endpoint = "http://me:hidden@127.0.0.1:9";
-    let file = format!("{REPO}/resolve/main/x-Q8_0.gguf");
-    for (line, endpoint, code) in [
-        (format!("pull {endpoint}/{file}"), server.address(), 2),
-        (format!("pull {endpoint}/{REPO}"), server.address(), 2),
-        (format!("pull {REPO}"), endpoint, 1),
-        (format!("pull http://h/{file}"), endpoint, 1),
-    ] {
-        let ran = run_with(&home, &server, &line, &[("HF_ENDPOINT", endpoint)]);
-        assert_eq!(ran.code, Some(code), "{line}: {}", ran.stderr);
+    let run = |words: &[&str], endpoint: &str, code: i32| {
+        let mut command = home.command(&server, "--quiet");
+        let output = command.args(words).env("HF_ENDPOINT", endpoint);
+        let ran: Ran = output.output().expect("it ends").into();
+        assert_eq!(ran.code, Some(code), "{words:?} {endpoint}: {}", ran.stderr);
         assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
-        assert!(!ran.stderr.contains("hidden"), "{}", ran.stderr);
+        for secret in ["hidden", "me:"] {
+            assert!(!ran.stderr.contains(secret), "{words:?}: {}", ran.stderr);
+        }
+    };
+    let file = "u/r/resolve/main/x-Q8_0.gguf";
+    for given in [
+        &format!("http://me:hidden@127.0.0.1:9/{file}"),
+        &format!("https://me:12/hidden@h/{file}"),
+        &format!("https:/me:hidden@h/{file}"),
+        "https://me:p hidden@h/u",
+        "https://me:p'hidden@h/u",
+        "https://me:hidden@h/u",
+        "me:hidden@h/u/r",
+    ] {
+        run(&["pull", given], server.address(), 2);
+        run(&["rm", given], server.address(), 2);
+        run(
+            &["logits", "-hf", given, "--tokens", "1"],
+            server.address(),
+            2,
+        );
+        run(&["pull", REPO, given], server.address(), 2);
+        run(&[given], server.address(), 2);
+    }
+    let port = server.address().replace("http://", "");
+    for endpoint in [
+        &format!("me:hidden@{port}"),
+        &format!("http://me:hidden@{port}"),
+        &format!("{}/me:hidden@x", server.address()),
+        "http:/me:hidden@h",
+        r"http:\\me:hidden@h",
+        "http://me:1/hidden@h",
+    ] {
+        run(&["pull", REPO], endpoint, 1);
+        run(&["pull", &format!("https://h/{file}")], endpoint, 1);
+        run(
+            &["pull", &format!("{}/{file}", server.address())],
+            endpoint,
+            1,
+        );
+    }
+    assert!(server.requests().is_empty());
+}
+
+#[test]
+fn a_token_that_is_no_text_is_told() {
+    let (server, _) = served();
+    let home = Home::new();
+    std::fs::write(home.path().join("token"), b"hf_\xff").expect("a file");
+    home.bad(&server, &format!("pull {REPO}"), &["token: not a token"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn certificates_are_not_waited_for() {
+    let (server, _) = served();
+    let home = Home::new();
+    let pipe = home.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo runs").success());
+    for file in [pipe.to_string_lossy().as_ref(), "/dev/zero", "/"] {
+        let variables = [("SSL_CERT_FILE", file)];
+        let ran = run_with(&home, &server, &format!("pull {REPO}"), &variables);
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        assert!(ran.stderr.contains("not a regular file"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("SSL_CERT_FILE"), "{}", ran.stderr);
     }
 }
