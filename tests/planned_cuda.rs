@@ -12,7 +12,7 @@ use libtest_mimic::{Arguments, Failed};
 use llama_rs::backend::cuda::{Context, overhead_bytes};
 use llama_rs::memory::placement::OFFLOAD;
 use llama_rs::session::Session;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Context, ubatch, `--exact`.
 const SETTINGS: [(usize, usize, bool); 3] = [(64, 16, false), (1000, 128, true), (300, 512, false)];
@@ -69,11 +69,26 @@ fn the_driver_agrees(file: &Path) -> Result<(), Failed> {
     Ok(())
 }
 
+/// Models of a folder that a variable names, beside the tiny ones.
+fn further_models() -> Vec<(String, Option<PathBuf>)> {
+    let Some(folder) = std::env::var_os("LLAMA_RS_PLAN_MODELS") else {
+        return Vec::new();
+    };
+    let entries = std::fs::read_dir(folder).expect("a folder of models");
+    let files = entries.map(|entry| entry.expect("an entry").path());
+    let files = files.filter(|file| file.extension().is_some_and(|e| e == "gguf"));
+    let named = |file: PathBuf| {
+        let name = file.file_stem().expect("a name").to_string_lossy();
+        (name.to_string(), Some(file.clone()))
+    };
+    files.map(named).collect()
+}
+
 fn main() {
     let args = Arguments::from_args();
     let gpu = Trials::new();
     let mut trials = Vec::new();
-    for (name, file) in arch_models() {
+    for (name, file) in arch_models().into_iter().chain(further_models()) {
         let Some(file) = file else { continue };
         for (layers, place) in Layers::ALL {
             let (of, at) = (file.clone(), format!("{name}::{place}held"));

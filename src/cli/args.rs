@@ -67,6 +67,7 @@ impl Command {
             Command::Simple(args) => Some(&args.model.hub),
             Command::Chat(args) => Some(&args.model.hub),
             Command::Bench(args) => Some(&args.model.hub),
+            Command::FitParams(args) => Some(&args.model.hub),
             Command::Tokenize(args) => Some(&args.model.hub),
             Command::Logits(args) => Some(&args.model.hub),
             Command::Template(args) => Some(&args.model.hub),

@@ -232,8 +232,9 @@ impl<'a> Setup<'a> {
         }
         let mut needs: Vec<Need> = demands.iter().map(Demand::need).collect();
         for (at, bytes) in self.cache_bytes().into_iter().enumerate() {
-            let need = &mut needs[schedule.cache(CacheId(at))];
-            need.kv = need.kv.saturating_add(bytes);
+            let number = schedule.cache(CacheId(at));
+            let bytes = demands[number].cache(bytes);
+            needs[number].kv = needs[number].kv.saturating_add(bytes);
         }
         Ok(needs)
     }
@@ -260,6 +261,14 @@ impl Demand {
             (Demand::Cpu(d), false) => d.widen(&cpu::lower(graph, how.exact), how.n_threads),
             (Demand::Cuda(d), true) => d.add(&cuda::lower(graph, how.exact), how.exact),
             (Demand::Cuda(d), false) => d.widen(&cuda::lower(graph, how.exact), how.exact),
+        }
+    }
+
+    /// Bytes that a cache of `bytes` takes there.
+    fn cache(&self, bytes: usize) -> usize {
+        match self {
+            Demand::Cpu(_) => bytes,
+            Demand::Cuda(_) => cuda::Demand::cache(bytes),
         }
     }
 

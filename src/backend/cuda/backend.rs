@@ -7,10 +7,10 @@ use super::context::Context;
 use super::exec::{CudaExecutable, Inputs, Memory, Output, States};
 use super::kernel::{Kernel, Node, View};
 use super::lower::{self, Form, VEC_TOKENS};
-use super::memory::DeviceBuffer;
+use super::memory::{self, DeviceBuffer};
 use super::ops;
 use super::stream::Stream;
-use super::weights::Weights;
+use super::weights::{self, Weights};
 use crate::backend::cpu::Storage;
 use crate::backend::{Backend, Counter, Executable, Held};
 use crate::error::{Error, Result};
@@ -53,15 +53,16 @@ impl CudaBackend {
         let stream = Arc::new(Stream::new(&context)?);
         let total = caches.iter().fold(0usize, |sum, c| sum.saturating_add(c.1));
         let what = format!("the KV cache ({} MiB in all)", total >> 20);
-        let mut buffers = HashMap::new();
-        for &(id, bytes) in caches {
-            let buffer =
-                DeviceBuffer::alloc(&context, bytes, &what, "use a shorter context with -c")?;
+        let sizes: Vec<usize> = caches.iter().map(|cache| cache.1).collect();
+        let remedy = "use a shorter context with -c";
+        let buffers = DeviceBuffer::alloc_parts(&context, &sizes, &what, remedy)?;
+        for buffer in &buffers {
             // Cells that no token sees are multiplied by zero, so they hold numbers.
             // SAFETY: exactly the buffer.
-            unsafe { stream.fill(buffer.address(), 0, bytes)? };
-            buffers.insert(id, buffer);
+            unsafe { stream.fill(buffer.address(), 0, buffer.bytes())? };
         }
+        let ids = caches.iter().map(|cache| cache.0);
+        let buffers: HashMap<CacheId, DeviceBuffer> = ids.zip(buffers).collect();
         stream.sync()?;
         Ok(CudaBackend {
             cells: Arc::new(Mutex::new(Cells::new(&context))),
@@ -146,19 +147,26 @@ impl Backend for CudaBackend {
     }
 
     fn prepare(&self, graphs: &[&Graph], progress: &dyn Fn(usize)) -> Result<()> {
-        let mut most = 0;
+        let bytes = |graph: &&Graph| {
+            let arena = lower::arena_bytes(graph, &Plan::new(graph), self.exact);
+            arena.max(weights::staging_bytes(graph))
+        };
+        let arena = self.arena(graphs.iter().map(bytes).max().unwrap_or(0))?;
         for graph in graphs {
-            lock(&self.weights).upload(&self.stream, &*self.host, graph, progress)?;
-            most = most.max(lower::arena_bytes(graph, &Plan::new(graph), self.exact));
+            lock(&self.weights).upload(&self.stream, &*self.host, graph, &arena, progress)?;
         }
-        self.arena(most).map(drop)
+        Ok(())
     }
 
     fn held(&self) -> Held {
         let arena = lock(&self.arena).as_ref().map_or(0, |a| a.bytes());
         Held {
             weights: lock(&self.weights).bytes(),
-            kv: self.caches.values().map(DeviceBuffer::bytes).sum(),
+            kv: self
+                .caches
+                .values()
+                .map(|b| memory::padded(b.bytes()))
+                .sum(),
             compute: arena + lock(&self.cells).bytes() + self.own.bytes(),
             own: self.own.bytes(),
         }
@@ -184,10 +192,10 @@ impl Backend for CudaBackend {
     fn compile(&self, graph: Graph, plan: Plan) -> Result<Box<dyn Executable>> {
         let scratch = lower::scratch_bytes(&graph, self.exact);
         let bytes = lower::arena_bytes(&graph, &plan, self.exact);
-        let arena = self.arena(bytes)?;
+        let arena = self.arena(bytes.max(weights::staging_bytes(&graph)))?;
         let inputs = Inputs::new(&self.context, &self.stream, &graph, &self.cells)?;
         // Without `prepare` the weights come now.
-        lock(&self.weights).upload(&self.stream, &*self.host, &graph, &|_| ())?;
+        lock(&self.weights).upload(&self.stream, &*self.host, &graph, &arena, &|_| ())?;
         let binder = Binder {
             backend: self,
             graph: &graph,

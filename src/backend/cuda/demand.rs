@@ -1,6 +1,7 @@
 //! How much device memory graphs take, before there is a device.
 
 use super::lower::{self, Form};
+use super::{memory, weights};
 use crate::graph::plan::ALIGN_BYTES;
 use crate::graph::{Graph, Input, Origin, Plan};
 use std::collections::HashMap;
@@ -35,7 +36,7 @@ impl Demand {
     pub fn widen(&mut self, graph: &Graph, exact: bool) {
         for (id, form) in lower::weights(graph) {
             let weight = graph.get(id);
-            let bytes = lower::bytes_of(weight, form);
+            let bytes = memory::padded(lower::bytes_of(weight, form));
             self.weights.insert((weight.name.clone(), form), bytes);
         }
         for tensor in &graph.tensors {
@@ -46,7 +47,13 @@ impl Demand {
             }
         }
         let arena = lower::arena_bytes(graph, &Plan::new(graph), exact);
-        self.arena = self.arena.max(arena);
+        let staging = weights::staging_bytes(graph);
+        self.arena = self.arena.max(arena).max(staging);
+    }
+
+    /// Bytes that a cache of `bytes` takes.
+    pub fn cache(bytes: usize) -> usize {
+        memory::padded(bytes)
     }
 
     /// Bytes of weights.

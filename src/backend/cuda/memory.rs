@@ -9,10 +9,20 @@ use std::sync::Arc;
 
 const MIB: usize = 1 << 20;
 
-/// Device memory, freed on drop. The address is a multiple of 256.
+/// Buffers start at a multiple of this.
+pub const ALIGN_BYTES: usize = 256;
+
+/// What the driver gave, freed on drop.
+#[derive(Debug)]
+struct Allocation {
+    context: Arc<Context>,
+    address: CUdeviceptr,
+}
+
+/// Device memory: an allocation, or a part of one that goes with its last part.
 #[derive(Debug)]
 pub struct DeviceBuffer {
-    context: Arc<Context>,
+    allocation: Arc<Allocation>,
     address: CUdeviceptr,
     bytes: usize,
 }
@@ -42,11 +52,38 @@ impl DeviceBuffer {
             )));
         }
         check(result, &format!("{what} on {}", context.name()))?;
+        let context = context.clone();
         Ok(DeviceBuffer {
-            context: context.clone(),
+            allocation: Arc::new(Allocation { context, address }),
             address,
             bytes,
         })
+    }
+
+    /// Allocates buffers of such `sizes` at once: apart, each would be rounded up to the
+    /// driver's pages of 2 MiB. Together they take [`parts_bytes`]. Errors as
+    /// [`DeviceBuffer::alloc`].
+    pub fn alloc_parts(
+        context: &Arc<Context>,
+        sizes: &[usize],
+        what: &str,
+        remedy: &str,
+    ) -> Result<Vec<DeviceBuffer>> {
+        if sizes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let whole = DeviceBuffer::alloc(context, parts_bytes(sizes), what, remedy)?;
+        let mut address = whole.address;
+        let part = |&bytes: &usize| {
+            let part = DeviceBuffer {
+                allocation: whole.allocation.clone(),
+                address,
+                bytes,
+            };
+            address += padded(bytes) as u64;
+            part
+        };
+        Ok(sizes.iter().map(part).collect())
     }
 
     /// Device address of the first byte.
@@ -61,11 +98,24 @@ impl DeviceBuffer {
 
     /// The GPU it lies on.
     pub fn context(&self) -> &Arc<Context> {
-        &self.context
+        &self.allocation.context
     }
 }
 
-impl Drop for DeviceBuffer {
+/// Bytes that buffers of such sizes take in one allocation.
+pub fn parts_bytes<'a>(sizes: impl IntoIterator<Item = &'a usize>) -> usize {
+    let padded = sizes.into_iter().map(|bytes| padded(*bytes));
+    padded.fold(0, usize::saturating_add)
+}
+
+/// `bytes` as a part of an allocation takes them.
+pub fn padded(bytes: usize) -> usize {
+    bytes
+        .checked_next_multiple_of(ALIGN_BYTES)
+        .unwrap_or(usize::MAX)
+}
+
+impl Drop for Allocation {
     fn drop(&mut self) {
         // Errors cannot be helped here: after a failed launch every call has one.
         if self.context.make_current().is_ok() {

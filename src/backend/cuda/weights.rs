@@ -3,7 +3,7 @@
 
 use super::layout::{self, Rearrange};
 use super::lower::{self, Form};
-use super::memory::{DeviceBuffer, PinnedBuffer};
+use super::memory::{self, DeviceBuffer, PinnedBuffer};
 use super::stream::{Event, Stream};
 use crate::backend::cpu::Storage;
 use crate::error::{Error, Result};
@@ -28,11 +28,26 @@ pub struct Weights {
     buffers: HashMap<(String, Form), DeviceBuffer>,
 }
 
-/// A way to the device: pinned memory, where it arrives, and when both are free again.
+/// A way to the device: pinned memory, the address where it arrives, and when both are
+/// free again.
 struct Slot {
     pinned: PinnedBuffer,
-    staging: DeviceBuffer,
+    staging: u64,
     done: Event,
+}
+
+/// Device bytes that weights of `graph` pass through before they are rearranged. The
+/// compute buffer lends them.
+pub fn staging_bytes(graph: &Graph) -> usize {
+    SLOTS * slot_bytes(graph, &lower::weights(graph))
+}
+
+/// As much as the longest of these weights has, at most a piece; in front of others it
+/// keeps their alignment.
+fn slot_bytes(graph: &Graph, weights: &[(TensorId, Form)]) -> usize {
+    let matrices = weights.iter().filter(|(_, form)| *form == Form::Matrix);
+    let longest = matrices.map(|&(id, _)| graph.get(id).bytes()).max();
+    memory::padded(longest.unwrap_or(0).min(PIECE_BYTES))
 }
 
 impl Weights {
@@ -41,18 +56,20 @@ impl Weights {
         self.buffers.get(&(name.to_string(), form))
     }
 
-    /// Bytes of all weights.
+    /// Bytes that all weights take.
     pub fn bytes(&self) -> usize {
-        self.buffers.values().map(DeviceBuffer::bytes).sum()
+        let sizes = self.buffers.values().map(|b| memory::padded(b.bytes()));
+        sizes.sum()
     }
 
-    /// Brings all weights of `graph` that are not there yet; `progress` hears of the
-    /// bytes of each piece that is on its way.
+    /// Brings all weights of `graph` that are not there yet, through `staging`, which has
+    /// [`staging_bytes`]; `progress` hears of the bytes of each piece that is on its way.
     pub fn upload(
         &mut self,
         stream: &Stream,
         host: &dyn Storage,
         graph: &Graph,
+        staging: &DeviceBuffer,
         progress: &dyn Fn(usize),
     ) -> Result<()> {
         let mut missing = lower::weights(graph);
@@ -60,8 +77,10 @@ impl Weights {
         let longest = missing.iter().map(|&(id, _)| graph.get(id).bytes()).max();
         let mut uploader = Uploader {
             stream,
+            staging,
             slots: Vec::new(),
-            slot_bytes: longest.unwrap_or(0).min(PIECE_BYTES),
+            pinned_bytes: longest.unwrap_or(0).min(PIECE_BYTES),
+            slot_bytes: slot_bytes(graph, &missing),
             next: 0,
             progress,
         };
@@ -79,19 +98,16 @@ impl Weights {
         graph: &Graph,
         missing: &[(TensorId, Form)],
     ) -> Result<()> {
-        for &(id, form) in missing {
+        let size = |&(id, form): &(TensorId, Form)| lower::bytes_of(graph.get(id), form);
+        let sizes: Vec<usize> = missing.iter().map(size).collect();
+        let context = uploader.stream.context();
+        let buffers = DeviceBuffer::alloc_parts(context, &sizes, "the weights", REMEDY)?;
+        for (&(id, form), buffer) in missing.iter().zip(buffers) {
             let tensor = graph.get(id);
             let data = host.weight(&tensor.name).ok_or_else(|| Error::Shape {
                 op: "upload",
                 detail: format!("{} has no data", tensor.name),
             })?;
-            let bytes = lower::bytes_of(tensor, form);
-            let what = format!(
-                "{} ({} MiB of weights are there)",
-                tensor.name,
-                self.bytes() >> 20
-            );
-            let buffer = DeviceBuffer::alloc(uploader.stream.context(), bytes, &what, REMEDY)?;
             match form {
                 Form::Plain => uploader.plain(&buffer, data)?,
                 Form::Matrix => uploader.matrix(&buffer, tensor, data)?,
@@ -104,8 +120,11 @@ impl Weights {
 
 struct Uploader<'a> {
     stream: &'a Stream,
+    staging: &'a DeviceBuffer,
     slots: Vec<Slot>,
     /// As much as the longest weight has, at most a piece.
+    pinned_bytes: usize,
+    /// Of `staging`, for each slot.
     slot_bytes: usize,
     next: usize,
     progress: &'a dyn Fn(usize),
@@ -116,14 +135,10 @@ impl Uploader<'_> {
     fn slot(&mut self) -> Result<usize> {
         let context = self.stream.context();
         if self.slots.len() < SLOTS {
+            let staging = self.staging.address() + (self.slots.len() * self.slot_bytes) as u64;
             self.slots.push(Slot {
-                pinned: PinnedBuffer::alloc(context, self.slot_bytes, "the way of the weights")?,
-                staging: DeviceBuffer::alloc(
-                    context,
-                    self.slot_bytes,
-                    "the way of the weights",
-                    REMEDY,
-                )?,
+                pinned: PinnedBuffer::alloc(context, self.pinned_bytes, "the way of the weights")?,
+                staging,
                 done: Event::new(context)?,
             });
         }
@@ -140,6 +155,12 @@ impl Uploader<'_> {
             .par_chunks_mut(COPY_BYTES)
             .zip(data.par_chunks(COPY_BYTES));
         pieces.for_each(|(to, from)| to.copy_from_slice(from));
+    }
+
+    /// Whether a piece fits a slot and its part of the staging memory.
+    fn takes(&self, raw: &[u8]) -> bool {
+        let most = self.slot_bytes.min(self.pinned_bytes);
+        raw.len() <= most && SLOTS * self.slot_bytes <= self.staging.bytes()
     }
 
     fn plain(&mut self, buffer: &DeviceBuffer, data: &[u8]) -> Result<()> {
@@ -165,7 +186,7 @@ impl Uploader<'_> {
     fn matrix(&mut self, buffer: &DeviceBuffer, tensor: &Tensor, data: &[u8]) -> Result<()> {
         for piece in layout::pieces(tensor.dtype, tensor.ne, PIECE_BYTES) {
             let range = piece.src_offset_bytes..piece.src_offset_bytes + piece.src_bytes;
-            let Some(raw) = data.get(range).filter(|raw| raw.len() <= self.slot_bytes) else {
+            let Some(raw) = data.get(range).filter(|raw| self.takes(raw)) else {
                 return Err(Error::input(format!(
                     "{}: rows of {} values are too long for CUDA; run with --device cpu",
                     tensor.name, tensor.ne[0]
@@ -174,7 +195,7 @@ impl Uploader<'_> {
             let at = self.slot()?;
             self.fill(at, raw);
             let slot = &self.slots[at];
-            let staging = slot.staging.address();
+            let staging = slot.staging;
             let dst = buffer.address() + piece.dst_offset_bytes as u64;
             // SAFETY: the piece fits the staging memory and its row tiles lie inside
             // `buffer`; the slot is not touched before its event has passed.
