@@ -9,7 +9,7 @@ import topics
 GIRLS = set("Anna Clara Emma Grace Ida Kate Lily Mia Nina Olivia Rosa Sara Sofia Lucy Alice Ella Hannah Julia Laura Maria "
             "Mary Nora Ruth Susan Amy Jane".split())
 # What a question has in it, by the words of its form.
-NEEDS = (("finds", "a finds b"), ("{trait}", "a trait"), ("{place}", "a place"), ("{b}", "a b"), ("", "a"))
+NEEDS = (("{who}", "a who"), ("finds", "a finds b"), ("{trait}", "a trait"), ("{place}", "a place"), ("{b}", "a b"), ("", "a"))
 
 
 def read():
@@ -22,6 +22,15 @@ def read():
             # What a hero wants is not asked for.
             tales.setdefault("a" if needs == "a wants" else needs, []).append(tale)
     return tales
+
+
+def clauses():
+    """[past, present, and three sentences in several forms] of each clause."""
+    for line in (Path(__file__).parent / "clauses.txt").read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            past, present, *sentences = (part.strip() for part in line.split("|"))
+            assert len(sentences) == 3, line
+            yield past, present, [[form.strip() for form in part.split(" / ")] for part in sentences]
 
 
 # Questions that leave open what the story is about.
@@ -43,14 +52,15 @@ HEROES = """old_man old_woman boat ship train car kite balloon teapot clock snow
     goldfish mouse hedgehog penguin"""
 LIKE = """little brave lost tiny old young small sleepy lonely kind lazy clever shy funny happy sad grumpy curious hungry
     friendly forgetful proud gentle cheerful nervous"""
-SHARE_LIKE, SHARE_ASK = 0.35, 0.4
+SHARE_LIKE, SHARE_ASK, SHARE_WHO = 0.35, 0.4, 0.3
+SHARE_PRESENT = 0.5  # of clauses
 
 
 class Tales:
     """Endless random stories; no question is held out."""
 
     def __init__(self, rng):
-        self.rng, self.tales = rng, read()
+        self.rng, self.tales, self.clauses = rng, read(), list(clauses())
 
     def turn(self):
         """(question, story)."""
@@ -59,6 +69,13 @@ class Tales:
             words["a"] = self.hero(words["a"])
             if self.rng.random() < SHARE_ASK:
                 form = self.asked()
+            if "who" not in form and self.rng.random() < SHARE_WHO and "{a}" in form:
+                form = form.replace("{a}", "{a} {that} {who}")
+                past, present, sentences = self.rng.choice(self.clauses)
+                words |= {"that": self.rng.choice(("who", "who", "who", "that")), "past": past,
+                          "who": present if self.rng.random() < SHARE_PRESENT else past,
+                          "sentences": [self.rng.choice(forms) for forms in sentences]}
+                words["who"] = words["who"].replace("{his}", self.rng.choice(("his", "her", "its")))
             question = form.format(**words)
             if bare_noun(words["a"]) != "family" and words["a"] != words["b"] and prompts.bare(question) not in prompts.held_out():
                 if self.rng.random() < SHARE_OPEN:
@@ -86,6 +103,10 @@ class Tales:
         he, him, his = ("she", "her", "her") if name in GIRLS else ("he", "him", "his")
         words = words | {"x": bare_noun(words["a"]), "y": bare_noun(words["b"]), "name": name, "he": he, "him": him,
                          "his": his, "himself": him + "self"}
+        if "past" in words:
+            words["who"] = words["past"].format(**words)
+            capitals = {key.capitalize(): value[0].upper() + value[1:] for key, value in words.items() if isinstance(value, str)}
+            words |= dict(zip(("one", "two", "three"), (s.format(**words, **capitals) for s in words.pop("sentences"))))
         words |= {key.capitalize(): value[0].upper() + value[1:] for key, value in words.items()}
         sentences = [self.rng.choice(part).format(**words) for part in tale]
         # In two paragraphs or in one.
