@@ -5,6 +5,7 @@
 
 mod budget;
 mod plan;
+mod search;
 mod solve;
 
 pub use budget::{Budget, MARGIN_BYTES, Room};
@@ -20,6 +21,7 @@ use crate::graph::builder::Width;
 use crate::graph::{CacheId, Graph};
 use crate::model::{Model, Wanted};
 use crate::quant::DType;
+use rayon::prelude::*;
 use std::collections::HashMap;
 
 /// Bytes that a device holds.
@@ -196,7 +198,7 @@ impl<'a> Setup<'a> {
         let mut widths = vec![whole, Width::of(1, 1)];
         widths.dedup();
         let graph = |width| self.model.graph(wanted, width, &shape);
-        widths.into_iter().map(graph).collect()
+        widths.into_par_iter().map(graph).collect()
     }
 
     /// Layers of the model up to the last one with experts.
@@ -223,11 +225,21 @@ impl<'a> Setup<'a> {
     /// graphs share one compute buffer on each.
     pub fn needs(&self, schedule: &Schedule) -> Result<Vec<Need>> {
         let devices = self.placement.devices();
-        let mut demands: Vec<Demand> = devices.iter().map(|d| Demand::of(*d)).collect();
-        for (at, graph) in self.graphs.iter().enumerate() {
+        let empty = || devices.iter().map(|d| Demand::of(*d)).collect::<Vec<_>>();
+        let of = |(at, graph): (usize, &Graph)| {
+            let mut demands = empty();
             for segment in schedule.split(graph)?.segments {
                 let demand = &mut demands[segment.device];
                 demand.add(&segment.graph, &self.how, at < self.n_apart);
+            }
+            Ok(demands)
+        };
+        let all = self.graphs.par_iter().enumerate().map(of);
+        let all = all.collect::<Result<Vec<_>>>()?;
+        let mut demands = empty();
+        for of_graph in all {
+            for (demand, more) in demands.iter_mut().zip(of_graph) {
+                demand.merge(more);
             }
         }
         let mut needs: Vec<Need> = demands.iter().map(Demand::need).collect();
@@ -261,6 +273,16 @@ impl Demand {
             (Demand::Cpu(d), false) => d.widen(&cpu::lower(graph, how.exact), how.n_threads),
             (Demand::Cuda(d), true) => d.add(&cuda::lower(graph, how.exact), how.exact),
             (Demand::Cuda(d), false) => d.widen(&cuda::lower(graph, how.exact), how.exact),
+        }
+    }
+
+    /// Takes in what other graphs take on the same device.
+    fn merge(&mut self, more: Demand) {
+        match (self, more) {
+            (Demand::Cpu(d), Demand::Cpu(more)) => d.merge(more),
+            (Demand::Cuda(d), Demand::Cuda(more)) => d.merge(more),
+            // They are made for the same devices.
+            (Demand::Cpu(_), Demand::Cuda(_)) | (Demand::Cuda(_), Demand::Cpu(_)) => (),
         }
     }
 

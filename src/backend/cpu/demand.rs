@@ -31,6 +31,14 @@ impl Demand {
         self.scratch = self.scratch.max(scratch);
     }
 
+    /// Takes in what other graphs take.
+    pub fn merge(&mut self, more: Demand) {
+        self.weights.extend(more.weights);
+        self.arena = self.arena.max(more.arena);
+        self.scratch = self.scratch.max(more.scratch);
+        self.own += more.own;
+    }
+
     /// Bytes of weights in the file.
     pub fn weights(&self) -> usize {
         self.weights.values().fold(0, |n, b| n.saturating_add(*b))

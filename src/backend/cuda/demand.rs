@@ -51,6 +51,14 @@ impl Demand {
         self.arena = self.arena.max(arena).max(staging);
     }
 
+    /// Takes in what other graphs take.
+    pub fn merge(&mut self, more: Demand) {
+        self.weights.extend(more.weights);
+        self.cells.extend(more.cells);
+        self.inputs += more.inputs;
+        self.arena = self.arena.max(more.arena);
+    }
+
     /// Bytes that a cache of `bytes` takes.
     pub fn cache(bytes: usize) -> usize {
         memory::padded(bytes)

