@@ -189,10 +189,11 @@ fn under_the_driver_things_fail() {
     let bytes = (3 << 30) + 1;
     let full = DeviceBuffer::alloc(&context, bytes, "the KV cache", "try -c 8192");
     let full = text(full.expect_err("too much"), 3);
-    let told = "the KV cache needs 3073 MiB, 1024 MiB are free on cuda0 (GT); try -c 8192";
+    let told =
+        "no room for the KV cache: 3073 MiB, and 1024 MiB are free on cuda0 (GT); try -c 8192";
     assert_eq!(full, told);
     let pinned = PinnedBuffer::alloc(&context, bytes, "the upload").expect_err("too much");
-    assert!(text(pinned, 3).starts_with("the upload needs 3073 MiB of pinned host memory"));
+    assert!(text(pinned, 3).starts_with("no room for the upload: 3073 MiB of pinned host memory"));
     let unknown = text(context.function("nowhere").expect_err("no such kernel"), 1);
     assert!(unknown.contains("nowhere"), "{unknown}");
 

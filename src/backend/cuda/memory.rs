@@ -46,7 +46,7 @@ impl DeviceBuffer {
             let (free, _) = context.mem_info()?;
             let (name, gpu) = (context.name(), context.description());
             return Err(Error::DoesNotFit(format!(
-                "{what} needs {} MiB, {} MiB are free on {name} ({gpu}); {remedy}",
+                "no room for {what}: {} MiB, and {} MiB are free on {name} ({gpu}); {remedy}",
                 bytes.div_ceil(MIB),
                 free / MIB
             )));
@@ -149,7 +149,7 @@ impl PinnedBuffer {
         let result = unsafe { sys::cuMemHostAlloc(&mut data, bytes.max(1), 0) };
         if result == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return Err(Error::DoesNotFit(format!(
-                "{what} needs {} MiB of pinned host memory; free some memory, or run with \
+                "no room for {what}: {} MiB of pinned host memory; free some memory, or run with \
                  --device cpu",
                 bytes.div_ceil(MIB)
             )));
