@@ -112,7 +112,7 @@ fn chat_answers() {
     let text = served(&words, "Hello!\nHow are you?\n");
     assert!(!text.trim().is_empty(), "{text:?}");
     let ran = Nowhere::new().good(&words, "");
-    let named = |l: &str| l.starts_with("built-in toy model: context 1024 tokens");
+    let named = |l: &str| l.starts_with("built-in toy model: context 512 tokens");
     assert!(ran.stderr.lines().any(named), "{}", ran.stderr);
 }
 

@@ -75,7 +75,7 @@ fn the_line_pastes_into_every_command() {
 #[test]
 fn without_a_model_the_one_in_the_program_is_planned() {
     let sandbox = Sandbox::new();
-    assert_eq!(line(&sandbox, "--device cpu"), "-ngl 0 -c 1024");
+    assert_eq!(line(&sandbox, "--device cpu"), "-ngl 0 -c 512");
 }
 
 #[test]

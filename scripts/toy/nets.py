@@ -76,7 +76,7 @@ class LlamaShape:
     n_head: int = 6
     n_kv: int = 2
     n_ff: int = 960
-    n_ctx: int = 1024
+    n_ctx: int = 512
 
 
 class LlamaLayer(nn.Module):
@@ -136,7 +136,7 @@ class Mamba2Shape:
     head_dim: int = 64
     d_state: int = 64
     d_conv: int = 4
-    n_ctx: int = 1024
+    n_ctx: int = 512
 
     @property
     def d_inner(self):

@@ -136,12 +136,20 @@ impl Chat<'_> {
             self.transcript.push_assistant(answer);
         }
         match result? {
-            Finish::ContextFull => Err(Error::DoesNotFit(format!(
-                "the context of {} tokens is full, so the reply stops here; \
-                 start over with /clear or raise -c",
-                self.generator.session.n_ctx()
-            ))
-            .into()),
+            Finish::ContextFull => {
+                let session = &self.generator.session;
+                let n_ctx = session.n_ctx();
+                // Beyond what it was trained with, a model's answers fall apart.
+                let longer = match n_ctx < session.n_ctx_train() {
+                    true => " or raise -c",
+                    false => "",
+                };
+                Err(Error::DoesNotFit(format!(
+                    "the context of {n_ctx} tokens is full, so the reply stops here; \
+                     start over with /clear{longer}"
+                ))
+                .into())
+            }
             Finish::End | Finish::Length | Finish::Interrupted => Ok(()),
         }
     }

@@ -143,6 +143,11 @@ impl Session {
         self.params.n_ctx
     }
 
+    /// Tokens that the model was trained with; 0: the file does not say.
+    pub fn n_ctx_train(&self) -> usize {
+        self.model.n_ctx_train()
+    }
+
     /// Tokens evaluated so far.
     pub fn n_past(&self) -> usize {
         self.n_past[0]
