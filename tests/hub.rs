@@ -10,6 +10,8 @@ mod home;
 mod hub_server;
 #[path = "hub/leftovers.rs"]
 mod leftovers;
+#[path = "hub/ours.rs"]
+mod ours;
 #[path = "hub/proxies.rs"]
 mod proxies;
 #[path = "hub/removal.rs"]

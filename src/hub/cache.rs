@@ -9,6 +9,7 @@
 //!
 //! Ours alone are `blobs/<id>.partial` and `blobs/<id>.partial.json`; see [`super::partial`].
 
+use super::digest::is_hash;
 use super::name::{MOST_FOLDERS, What, is_repo};
 use super::{own, pick};
 use crate::error::{Error, Result};
@@ -109,6 +110,17 @@ impl RepoCache {
             .collect();
         all.sort();
         all.into_iter().rev().map(|(_, _, path)| path).collect()
+    }
+
+    /// Of [`RepoCache::snapshots`] those that are called as commits are: the others are
+    /// somebody else's.
+    pub fn commits(&self) -> Vec<PathBuf> {
+        let mut commits = self.snapshots();
+        commits.retain(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(is_hash)
+        });
+        commits
     }
 
     /// The first file of the model that is meant, when all its files are here.

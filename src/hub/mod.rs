@@ -18,7 +18,9 @@ mod pick;
 mod proxy;
 mod remove;
 mod settings;
+mod tidy;
 mod transport;
+mod unused;
 
 pub use contents::Kept;
 pub use name::{Wanted, What, check_path};
@@ -219,15 +221,21 @@ fn nothing_fits(models: &[pick::Model], wanted: &Wanted) -> Error {
         true => model.name().to_string(),
         false => format!("{} (some of its files are missing)", model.name()),
     };
-    let mut names: Vec<String> = models.iter().take(MOST_NAMED).map(name).collect();
-    if models.len() > MOST_NAMED {
-        names.push(format!("and {} more", models.len() - MOST_NAMED));
-    }
+    let names = names_text(models.iter().map(name));
     let what = match &wanted.what {
         What::Best => "it is not clear which model is meant".to_string(),
         What::Quant(what) | What::File(what) => format!("there is no {what}"),
     };
-    Error::input(format!("{repo}: {what}; name one of: {}", names.join(", ")))
+    Error::input(format!("{repo}: {what}; name one of: {names}"))
+}
+
+/// Names in a row, at most [`MOST_NAMED`]; the others are counted.
+fn names_text(mut names: impl ExactSizeIterator<Item = String>) -> String {
+    let mut first: Vec<String> = names.by_ref().take(MOST_NAMED).collect();
+    if names.len() > 0 {
+        first.push(format!("and {} more", names.len()));
+    }
+    first.join(", ")
 }
 
 /// An error when what is missing does not fit on the disk.
