@@ -102,7 +102,7 @@ pub struct Partial {
 
 impl Partial {
     /// True where something of a file is there.
-    fn is_begun(&self) -> bool {
+    pub fn is_begun(&self) -> bool {
         self.bytes.is_some_and(|n| n > 0 || self.file.is_some())
     }
 

@@ -2,8 +2,9 @@
 
 use super::address::{Origin, encoded, next_page, resolved, shown};
 use super::digest::{Kind, is_hash};
+use super::failure::Tried;
 use super::name::{check_path, is_gguf, shown as shown_name};
-use super::transport::{Transport, Tried};
+use super::transport::Transport;
 use super::{Event, Report};
 use crate::error::{Error, Result};
 use serde::Deserialize;

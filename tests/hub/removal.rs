@@ -158,11 +158,19 @@ fn names_without_their_contents_are_removed() {
 }
 
 #[test]
-fn a_folder_in_the_place_of_a_name_is_told() {
-    let (server, _) = served();
+fn a_folder_in_the_place_of_a_name_or_content_is_told() {
+    let (server, model) = served();
     let home = Home::new();
     let name = home.repo().join("snapshots").join(COMMIT).join(FILE);
     fs::create_dir_all(name.join("inner")).expect("a folder");
     let parts = ["cannot create", FILE, "look into it and remove it"];
     home.bad(&server, &format!("pull {REPO}"), &parts);
+    assert!(server.file_requests().is_empty());
+    let home = Home::new();
+    let blob = home.repo().join("blobs").join(sha256(&model));
+    fs::create_dir_all(&blob).expect("a folder");
+    let parts = ["cannot create", &sha256(&model), "look into it"];
+    let stderr = home.bad(&server, &format!("pull {REPO}"), &parts);
+    assert!(!stderr.contains("partial"), "{stderr}");
+    assert!(server.file_requests().is_empty());
 }
