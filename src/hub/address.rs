@@ -49,8 +49,9 @@ pub fn port(authority: &Authority) -> Option<Option<u16>> {
     match text.strip_prefix(authority.host())? {
         "" => Some(None),
         port => {
-            let port = port.strip_prefix(':')?.parse().ok()?;
-            (port > 0).then_some(Some(port))
+            let digits = port.strip_prefix(':')?;
+            let port = digits.parse().ok()?;
+            (port > 0 && !digits.starts_with('+')).then_some(Some(port))
         }
     }
 }

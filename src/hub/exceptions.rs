@@ -59,6 +59,8 @@ impl Hosts {
     fn have(&self, host: &str) -> bool {
         match self {
             Hosts::All => true,
+            // An address has no parts that are names.
+            Hosts::Name(_) if host.parse::<IpAddr>().is_ok() => false,
             Hosts::Name(name) => host
                 .strip_suffix(name.as_str())
                 .is_some_and(|before| before.is_empty() || before.ends_with('.')),
