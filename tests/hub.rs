@@ -1,5 +1,7 @@
 //! Models from a hub: the built binary against a server on this machine.
 
+#[path = "hub/addresses.rs"]
+mod addresses;
 #[path = "hub/contents.rs"]
 mod contents;
 #[path = "hub/faults.rs"]
@@ -10,6 +12,8 @@ mod home;
 mod hub_server;
 #[path = "hub/leftovers.rs"]
 mod leftovers;
+#[path = "hub/ours.rs"]
+mod ours;
 #[path = "hub/proxies.rs"]
 mod proxies;
 #[path = "hub/removal.rs"]
@@ -179,6 +183,15 @@ fn an_interrupted_download_exits_with_130_and_keeps_what_came() {
     interrupt(&child);
     let ran: Ran = child.wait_with_output().expect("it ends").into();
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(130), ""));
+    let said = ran.stderr.contains("the same command goes on");
+    assert!(said, "{}", ran.stderr);
+    let mut offline = home.command(&server, &format!("logits -hf {REPO} --tokens 1"));
+    let output = offline.env("HF_HUB_OFFLINE", "1").output();
+    let ran: Ran = output.expect("it ends").into();
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    for part in ["partly in the cache", "llama-rs pull"] {
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    }
     server.faults().stall_after = None;
     home.good(&server, &format!("logits -hf {REPO} --tokens 1"));
     assert_eq!(server.sent(), model.len() as u64);

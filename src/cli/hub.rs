@@ -1,5 +1,6 @@
 //! What a hub reports, on stderr.
 
+use super::interrupt::LastWord;
 use super::output::transfer;
 use crate::Result;
 use crate::hub::{Event, Hub, Kept, Wanted};
@@ -37,6 +38,7 @@ pub fn remove(wanted: &Wanted) -> Result<u64> {
 #[derive(Default)]
 struct Display {
     bar: RefCell<Option<(String, ProgressBar)>>,
+    last_word: RefCell<Option<LastWord>>,
 }
 
 impl Display {
@@ -44,7 +46,13 @@ impl Display {
         match event {
             Event::Info(text) => self.aside(|| tracing::info!("{text}")),
             Event::Warning(text) => self.aside(|| tracing::warn!("{text}")),
-            Event::Bytes { file, done, total } => self.progress(file, done, total),
+            Event::Bytes { file, done, total } => {
+                let mut last_word = self.last_word.borrow_mut();
+                if last_word.is_none() {
+                    *last_word = LastWord::new("interrupted; the same command goes on from here");
+                }
+                self.progress(file, done, total);
+            }
         }
     }
 

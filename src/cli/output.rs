@@ -1,6 +1,7 @@
 //! What goes where: the product to stdout, everything else to stderr.
 
 use super::args::GlobalArgs;
+use crate::hub::shown;
 use clap::error::ContextValue;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt;
@@ -173,7 +174,7 @@ pub fn usage(error: &clap::Error) -> ExitCode {
 }
 
 /// clap's message, which repeats values as they were given. One with `@` may be an address
-/// with a password, so nothing of it is shown.
+/// with a password, so nothing of it is shown, and one with `?` an address with a signature.
 fn without_values(error: &clap::Error) -> String {
     let mut text = error.to_string();
     for (_, value) in error.context() {
@@ -182,8 +183,8 @@ fn without_values(error: &clap::Error) -> String {
             ContextValue::Strings(values) => values.as_slice(),
             _ => &[],
         };
-        for value in values.iter().filter(|value| value.contains('@')) {
-            text = text.replace(value, "***");
+        for value in values.iter().filter(|value| value.contains(['@', '?'])) {
+            text = text.replace(value, &shown(value));
         }
     }
     text

@@ -1,6 +1,7 @@
 //! Addresses: where a token may go, and where a redirect leads.
 
 use ureq::http::Uri;
+use ureq::http::uri::Authority;
 
 /// Scheme, host and port: what a token belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,19 +20,39 @@ impl Origin {
             _ => return None,
         };
         let authority = uri.authority()?;
+        let port = port(authority)?;
         if authority.as_str().contains('@') || authority.host().is_empty() {
             return None;
         }
         Some(Origin {
             https,
             host: authority.host().to_ascii_lowercase(),
-            port: authority.port_u16().unwrap_or(if https { 443 } else { 80 }),
+            port: port.unwrap_or(if https { 443 } else { 80 }),
         })
     }
 
     /// True where going on to `next` gives up encryption.
     pub fn is_downgrade(&self, next: &Origin) -> bool {
         self.https && !next.https
+    }
+}
+
+/// The port of an address, none where it is the usual one; no answer at all for what is no
+/// port, in whose place the usual one would be asked.
+#[allow(
+    clippy::option_option,
+    reason = "not there and not usable are two things"
+)]
+pub fn port(authority: &Authority) -> Option<Option<u16>> {
+    let text = authority.as_str();
+    let text = text.rsplit_once('@').map_or(text, |(_, text)| text);
+    match text.strip_prefix(authority.host())? {
+        "" => Some(None),
+        port => {
+            let digits = port.strip_prefix(':')?;
+            let port = digits.parse().ok()?;
+            (port > 0 && !digits.starts_with('+')).then_some(Some(port))
+        }
     }
 }
 
@@ -154,6 +175,12 @@ mod tests {
         assert_ne!(of("http://127.0.0.1:1/a"), of("http://127.0.0.1:2/a"));
         assert_eq!(of("https://me:secret@hub.example/a"), None);
         assert_eq!(of("ftp://hub.example/a"), None);
+        for port in ["99999", "0", "+1", ""] {
+            let Ok(uri) = format!("http://h:{port}/a").parse() else {
+                continue;
+            };
+            assert_eq!(Origin::of(&uri), None, "{port}");
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! One request for a file, and whether the answer is that file.
 
+use super::failure::{Failure, Tried};
 use super::listing::RemoteFile;
 use super::partial::Partial;
-use super::transport::{Failure, Transport, Tried};
+use super::transport::Transport;
 use super::{Event, Report};
 use crate::error::{Error, Result};
 use std::io::Read;

@@ -9,7 +9,9 @@
 //!
 //! Ours alone are `blobs/<id>.partial` and `blobs/<id>.partial.json`; see [`super::partial`].
 
+use super::digest::is_hash;
 use super::name::{MOST_FOLDERS, What, is_repo};
+use super::place::{self, unwritable};
 use super::{own, pick};
 use crate::error::{Error, Result};
 use std::fs::{self, File};
@@ -55,8 +57,9 @@ impl RepoCache {
         self.dir.join("snapshots")
     }
 
-    fn snapshot(&self, commit: &str) -> PathBuf {
-        self.all_snapshots().join(commit)
+    /// Where a file has its name in a commit.
+    pub fn name(&self, commit: &str, path: &str) -> PathBuf {
+        self.all_snapshots().join(commit).join(path)
     }
 
     /// An error where what is here cannot be seen.
@@ -81,7 +84,9 @@ impl RepoCache {
         let (refs, locks) = (self.refs(), self.locks.clone());
         let all_locks = locks.parent().unwrap_or(&locks).to_path_buf();
         let folders = [self.dir.clone(), blobs, all, refs, locks, all_locks];
-        folders.iter().try_for_each(|folder| check_no_link(folder))
+        folders
+            .iter()
+            .try_for_each(|folder| place::check_no_link(folder))
     }
 
     /// The newest known commit, empty when none is.
@@ -111,6 +116,17 @@ impl RepoCache {
         all.into_iter().rev().map(|(_, _, path)| path).collect()
     }
 
+    /// Of [`RepoCache::snapshots`] those that are called as commits are: the others are
+    /// somebody else's.
+    pub fn commits(&self) -> Vec<PathBuf> {
+        let mut commits = self.snapshots();
+        commits.retain(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(is_hash)
+        });
+        commits
+    }
+
     /// The first file of the model that is meant, when all its files are here.
     pub fn find(&self, what: &What) -> Option<PathBuf> {
         self.snapshots().into_iter().find_map(|snapshot| {
@@ -121,16 +137,23 @@ impl RepoCache {
         })
     }
 
+    /// True when a model that is meant has some of its files here, but not all.
+    pub fn has_some_of(&self, what: &What) -> bool {
+        self.snapshots().into_iter().any(|snapshot| {
+            let files = files_below(&snapshot);
+            let models = pick::models(files.iter().map(String::as_str));
+            models.iter().any(|m| !m.complete && m.is(what))
+        })
+    }
+
     /// Gives the content `id` its name in a commit; a copy where links are not possible.
     /// None where the content is gone: another process may have removed it meanwhile.
     ///
     /// # Errors
     /// The file system refuses, or the name would be somewhere else.
     pub fn link(&self, commit: &str, path: &str, id: &str) -> Result<Option<PathBuf>> {
-        let link = self.snapshot(commit).join(path);
-        let folders = link.ancestors().skip(1);
-        let mut folders = folders.take_while(|folder| *folder != self.dir);
-        folders.try_for_each(check_no_link)?;
+        let link = self.name(commit, path);
+        place::check_folders(self, &link)?;
         let up = "../".repeat(2 + path.matches('/').count());
         let target = PathBuf::from(format!("{up}blobs/{id}"));
         if fs::read_link(&link).is_ok_and(|there| there == target) {
@@ -177,24 +200,6 @@ pub fn read_ref(file: &Path) -> String {
     const MOST_BYTES: u64 = 256;
     let text = own::read(file, MOST_BYTES).unwrap_or_default();
     text.trim().to_string()
-}
-
-/// An error about writing to the cache, with what to do.
-pub fn unwritable(what: String, error: &io::Error) -> Error {
-    use io::ErrorKind::{
-        AlreadyExists, DirectoryNotEmpty, InvalidInput, IsADirectory, NotADirectory, StorageFull,
-    };
-    let remedy = match error.kind() {
-        IsADirectory | DirectoryNotEmpty => "a folder is in its place: look into it and remove it",
-        NotADirectory | AlreadyExists => {
-            "a file is in the place of a folder: remove it, or set HF_HUB_CACHE to another folder"
-        }
-        // As `own::open` has it.
-        InvalidInput => "remove it",
-        StorageFull => "make room, or set HF_HUB_CACHE to a folder on another disk",
-        _ => "set HF_HUB_CACHE to a folder that can be written",
-    };
-    Error::input(format!("{what}: {error}; {remedy}"))
 }
 
 fn unreadable(folder: &Path, error: &io::Error) -> Error {
@@ -262,18 +267,6 @@ fn duplicate(from: &Path, to: &Path) -> io::Result<()> {
 /// False for what is linked into the cache: it is somebody else's.
 pub fn is_own_folder(dir: &Path) -> bool {
     fs::symlink_metadata(dir).is_ok_and(|meta| meta.is_dir())
-}
-
-/// An error where a folder is a link, for what is behind it is somebody else's.
-fn check_no_link(folder: &Path) -> Result<()> {
-    match folder.is_symlink() {
-        true => Err(Error::file(
-            folder,
-            "is a link, and only what is in the cache itself is changed",
-            "remove it, or set HF_HUB_CACHE to the folder that is meant",
-        )),
-        false => Ok(()),
-    }
 }
 
 /// Paths, with `/`, of the files below a folder; links count when their target is there.

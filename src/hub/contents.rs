@@ -1,6 +1,8 @@
 //! What is in the cache.
 
 use super::cache::{RepoCache, files_below, is_own_folder, repositories};
+use super::digest::is_hash;
+use super::name::What;
 use super::{Event, Report, partial, pick};
 use crate::error::Result;
 use std::collections::{BTreeSet, HashSet};
@@ -100,8 +102,14 @@ pub struct Partial {
 
 impl Partial {
     /// True where something of a file is there.
-    fn is_begun(&self) -> bool {
+    pub fn is_begun(&self) -> bool {
         self.bytes.is_some_and(|n| n > 0 || self.file.is_some())
+    }
+
+    /// True when it is meant; what it will be may not be known.
+    pub fn is_meant(&self, what: &What) -> bool {
+        let file = self.file.as_ref();
+        *what == What::Best || file.is_some_and(|file| pick::is_meant(file, what))
     }
 
     /// What it will be, else its own name.
@@ -111,7 +119,7 @@ impl Partial {
     }
 }
 
-/// All partial files of a repository, by id.
+/// All partial files of a repository, by id; others' files may have such an ending too.
 pub fn partials(cache: &RepoCache) -> Vec<Partial> {
     let blobs = cache.blobs();
     let entries = is_own_folder(&blobs).then(|| fs::read_dir(&blobs));
@@ -120,6 +128,7 @@ pub fn partials(cache: &RepoCache) -> Vec<Partial> {
     // Sorted, and one for a file and its note.
     let ids: BTreeSet<String> = names
         .filter_map(|name| partial::id_of(&name).map(str::to_string))
+        .filter(|id| is_hash(id))
         .collect();
     let partials = ids.into_iter().map(|id| {
         let path = partial::path_of(&cache.blob(&id));

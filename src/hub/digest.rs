@@ -81,6 +81,13 @@ pub fn hash_of(mut reader: impl Read, kind: Kind, size: u64) -> io::Result<Strin
     }
 }
 
+/// True for what a content or a commit can be called: the digits of a hash.
+pub fn is_hash(text: &str) -> bool {
+    let kinds = [Kind::Sha256, Kind::Git];
+    let length = kinds.iter().any(|kind| kind.digits() == text.len());
+    length && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,11 +1,13 @@
 //! One file from the hub into the cache: locked, resumed, retried, verified.
 
 use super::attempt::attempt;
-use super::cache::{RepoCache, unwritable};
+use super::cache::RepoCache;
 use super::digest::hash_of;
+use super::failure::{Failure, Tried};
 use super::listing::RemoteFile;
 use super::partial::Partial;
-use super::transport::{Failure, Transport, Tried, pause_after};
+use super::place::unwritable;
+use super::transport::{Transport, pause_after};
 use super::{Event, Report, own, size_text};
 use crate::error::{Error, Result};
 use std::fs::{self, File, TryLockError};
@@ -143,7 +145,7 @@ fn complete(
         };
         let (cause, asked): (String, Option<Duration>) = match failure {
             // The list of files was there a moment ago.
-            Failure::Unreachable(cause) => (cause, None),
+            Failure::Unreachable(cause, _) => (cause, None),
             Failure::Again(cause, asked) => (cause, asked),
             Failure::Final(error) => return Err(error.into()),
         };

@@ -1,9 +1,10 @@
 //! What a repository holds, by the hub's API.
 
 use super::address::{Origin, encoded, next_page, resolved, shown};
-use super::digest::Kind;
+use super::digest::{Kind, is_hash};
+use super::failure::Tried;
 use super::name::{check_path, is_gguf, shown as shown_name};
-use super::transport::{Transport, Tried};
+use super::transport::Transport;
 use super::{Event, Report};
 use crate::error::{Error, Result};
 use serde::Deserialize;
@@ -77,7 +78,7 @@ pub fn list(transport: &Transport, repo: &str, report: Report<'_>) -> Tried<List
     let (body, _) = transport.json(&uri, &warn)?;
     let commit = json::<Revision>(&uri, &body)?.sha;
     // As in git: SHA-1 or SHA-256.
-    if !matches!(commit.len(), 40 | 64) || !is_hex(&commit) {
+    if !is_hash(&commit) {
         return Err(nonsense(&uri, "the commit is no hash").into());
     }
     let mut files = Vec::new();
@@ -151,7 +152,7 @@ fn listed(page: &Uri, entry: Entry) -> Result<Listed> {
         return Ok(Listed::Other);
     }
     // The hash becomes a file's name.
-    if oid.len() != hash.digits() || !is_hex(&oid) {
+    if oid.len() != hash.digits() || !is_hash(&oid) {
         return Err(nonsense(page, "a file without its hash"));
     }
     Ok(Listed::File(RemoteFile {
@@ -160,10 +161,6 @@ fn listed(page: &Uri, entry: Entry) -> Result<Listed> {
         id: oid.to_ascii_lowercase(),
         hash,
     }))
-}
-
-fn is_hex(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 fn parse(address: &str) -> Result<Uri> {

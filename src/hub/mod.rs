@@ -7,29 +7,36 @@ mod address;
 mod attempt;
 mod cache;
 mod certificates;
+mod connect;
 mod contents;
 mod digest;
+mod exceptions;
+mod failure;
 mod fetch;
 mod listing;
 mod name;
 mod own;
 mod partial;
 mod pick;
+mod place;
 mod proxy;
 mod remove;
 mod settings;
+mod tidy;
 mod transport;
+mod unused;
 
 pub use contents::Kept;
-pub use name::{Wanted, What, check_path};
+pub use name::{Wanted, What, check_path, shown};
 
 use crate::error::{Error, Result};
 use address::Origin;
 use cache::RepoCache;
+use failure::{Failure, Tried};
 use listing::{Listing, RemoteFile};
 use settings::{Access, Settings};
 use std::path::{Path, PathBuf};
-use transport::{Failure, Transport, Tried};
+use transport::Transport;
 
 /// Files named in a message; the others are counted.
 const MOST_NAMED: usize = 30;
@@ -77,7 +84,7 @@ impl Hub {
             return Ok(path);
         }
         if self.settings.offline {
-            return Err(offline(wanted));
+            return Err(self.offline(wanted));
         }
         let fetched = self.fetch(wanted, false, report);
         fetched.map_err(Failure::into_error)
@@ -91,15 +98,15 @@ impl Hub {
     pub fn pull(&self, wanted: &Wanted, report: Report<'_>) -> Result<PathBuf> {
         check_origin(wanted)?;
         if self.settings.offline {
-            return self.cached(wanted)?.ok_or_else(|| offline(wanted));
+            return self.cached(wanted)?.ok_or_else(|| self.offline(wanted));
         }
         match self.fetch(wanted, true, report) {
-            Err(Failure::Unreachable(cause)) => match self.cached(wanted)? {
+            Err(Failure::Unreachable(cause, advice)) => match self.cached(wanted)? {
                 Some(path) => {
                     report(Event::Warning(format!("{cause}; this is from the cache")));
                     Ok(path)
                 }
-                None => Err(Failure::Unreachable(cause).into_error()),
+                None => Err(Failure::Unreachable(cause, advice).into_error()),
             },
             done => done.map_err(Failure::into_error),
         }
@@ -136,6 +143,23 @@ impl Hub {
         }
     }
 
+    /// The error for what is not in the cache, or not all of it.
+    fn offline(&self, wanted: &Wanted) -> Error {
+        let cache = self.cache(wanted);
+        let mut partials = contents::partials(&cache).into_iter();
+        let begun = partials.any(|partial| partial.is_begun() && partial.is_meant(&wanted.what));
+        Error::input(match begun || cache.has_some_of(&wanted.what) {
+            true => format!(
+                "{wanted} is only partly in the cache and HF_HUB_OFFLINE is set; run \
+                 `llama-rs pull {wanted}` with a network to complete it"
+            ),
+            false => format!(
+                "{wanted} is not in the cache and HF_HUB_OFFLINE is set; unset it, or give a \
+                 file with -m"
+            ),
+        })
+    }
+
     /// Asks the hub; with `check` what is in the cache must have its hash.
     fn fetch(&self, wanted: &Wanted, check: bool, report: Report<'_>) -> Tried<PathBuf> {
         let transport = Transport::new(Access::from_env()?)?;
@@ -144,6 +168,9 @@ impl Hub {
         cache.check_own()?;
         let listing = listing::list(&transport, &wanted.repo, report)?;
         let files = choose(&listing, wanted)?;
+        for file in &files {
+            place::check(&cache, &listing.commit, file)?;
+        }
         // Again when another process removes what was here a moment ago.
         for _ in 0..2 {
             check_space(&cache, &self.settings.cache, &files)?;
@@ -219,21 +246,27 @@ fn nothing_fits(models: &[pick::Model], wanted: &Wanted) -> Error {
         true => model.name().to_string(),
         false => format!("{} (some of its files are missing)", model.name()),
     };
-    let mut names: Vec<String> = models.iter().take(MOST_NAMED).map(name).collect();
-    if models.len() > MOST_NAMED {
-        names.push(format!("and {} more", models.len() - MOST_NAMED));
-    }
+    let names = names_text(models.iter().map(name));
     let what = match &wanted.what {
         What::Best => "it is not clear which model is meant".to_string(),
         What::Quant(what) | What::File(what) => format!("there is no {what}"),
     };
-    Error::input(format!("{repo}: {what}; name one of: {}", names.join(", ")))
+    Error::input(format!("{repo}: {what}; name one of: {names}"))
+}
+
+/// Names in a row, at most [`MOST_NAMED`]; the others are counted.
+fn names_text(mut names: impl ExactSizeIterator<Item = String>) -> String {
+    let mut first: Vec<String> = names.by_ref().take(MOST_NAMED).collect();
+    if names.len() > 0 {
+        first.push(format!("and {} more", names.len()));
+    }
+    first.join(", ")
 }
 
 /// An error when what is missing does not fit on the disk.
 fn check_space(cache: &RepoCache, root: &Path, files: &[&RemoteFile]) -> Result<()> {
     std::fs::create_dir_all(root)
-        .map_err(|e| cache::unwritable(format!("cannot create {}", root.display()), &e))?;
+        .map_err(|e| place::unwritable(format!("cannot create {}", root.display()), &e))?;
     let missing = files
         .iter()
         .filter(|file| !fetch::is_there(cache, file))
@@ -253,12 +286,6 @@ fn check_space(cache: &RepoCache, root: &Path, files: &[&RemoteFile]) -> Result<
         ))),
         _ => Ok(()),
     }
-}
-
-fn offline(wanted: &Wanted) -> Error {
-    Error::input(format!(
-        "{wanted} is not in the cache and HF_HUB_OFFLINE is set; unset it, or give a file with -m"
-    ))
 }
 
 /// `12.3 MiB`, for messages.

@@ -63,7 +63,8 @@ impl Wanted {
     pub fn with_file(mut self, file: &str) -> Result<Wanted> {
         if self.what != What::Best {
             return Err(Error::input(format!(
-                "both {self} and the file {:?} are given; name the file once",
+                "both {} and the file {:?} are given; name the file once",
+                shown(&self.to_string()),
                 shown(file)
             )));
         }
@@ -93,6 +94,14 @@ fn address(text: &str, scheme: &str, rest: &str) -> Result<Wanted> {
         }
         [host, repo, "resolve" | "blob", "main", file @ ..] if known => {
             (host, (*repo).to_string(), file)
+        }
+        [_, user, repo] | [_, user, repo, ""] | [_, user, repo, "tree", "main"]
+            if known && is_repo(&format!("{user}/{repo}")) && !text.contains('@') =>
+        {
+            return Err(Error::input(format!(
+                "{}: the address of a repository, not of a file; give {user}/{repo}",
+                shown(text)
+            )));
         }
         _ => return Err(no_address(text)),
     };
@@ -203,12 +212,22 @@ pub(super) fn is_gguf(path: &str) -> bool {
     bytes.len() > ending.len() && bytes[bytes.len() - ending.len()..].eq_ignore_ascii_case(ending)
 }
 
+/// What precedes the query of an address, if the text may be one that has a query.
+pub(super) fn unsigned(text: &str) -> Option<&str> {
+    let (open, query) = text.split_once('?')?;
+    (open.contains('/') && !query.is_empty()).then_some(open)
+}
+
 /// Text of others for a message: its first characters. Nothing of a text with `@`, which may
-/// be an address with a password, however it is mistyped.
-pub(super) fn shown(text: &str) -> String {
+/// be an address with a password, however it is mistyped; nor what follows `?`, which may be
+/// a signature.
+pub fn shown(text: &str) -> String {
     const MOST: usize = 120;
     if text.contains('@') {
         return "***".to_string();
+    }
+    if let Some(open) = unsigned(text) {
+        return shown(open) + "?***";
     }
     let mut chars = text.chars();
     let mut short: String = chars.by_ref().take(MOST).collect();

@@ -3,10 +3,11 @@
 //! Beside it `blobs/<id>.partial.json` notes which file it will be and the server's `ETag`,
 //! so that a later run can ask for the rest of the same bytes.
 
-use super::cache::{sync_folder, unwritable};
+use super::cache::sync_folder;
 use super::digest::{Hasher, Kind};
 use super::listing::RemoteFile;
 use super::own;
+use super::place::unwritable;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};

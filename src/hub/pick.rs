@@ -48,6 +48,11 @@ pub fn is_meant(path: &str, what: &What) -> bool {
     }
 }
 
+/// True for a word that names a quantization, perhaps with more, such as `UD-Q4_K_XL`.
+pub fn is_quant(word: &str) -> bool {
+    ORDER.iter().any(|quant| has_word(word, quant))
+}
+
 /// Groups the GGUF files among `paths` into models, sorted by name.
 pub fn models<'a>(paths: impl Iterator<Item = &'a str>) -> Vec<Model> {
     let mut groups: BTreeMap<(String, usize), BTreeMap<usize, String>> = BTreeMap::new();

@@ -1,5 +1,7 @@
 //! The proxy on the way to the hub, as the environment says.
 
+use super::address::port;
+use super::exceptions::Exceptions;
 use crate::error::{Error, Result};
 use std::fmt;
 use ureq::http::Uri;
@@ -19,6 +21,7 @@ const VARIABLES: [&str; 6] = [
 pub struct Way {
     variable: &'static str,
     proxy: Proxy,
+    exceptions: Exceptions,
 }
 
 impl Way {
@@ -32,14 +35,29 @@ impl Way {
         let Some((variable, Some(value))) = set.find(|(_, value)| value.is_some()) else {
             return Ok(None);
         };
-        let proxy = value.to_str().and_then(with_exceptions);
+        if value.to_str().is_some_and(is_split_password) {
+            return Err(Error::input(format!(
+                "{variable}: an `@` follows a `/`, `?` or `#`; in the user and password write \
+                 these as %2F, %3F and %23"
+            )));
+        }
+        let proxy = value.to_str().and_then(parsed);
         let proxy = proxy.ok_or_else(|| unsupported(variable))?;
-        Ok(Some(Way { variable, proxy }))
+        Ok(Some(Way {
+            variable,
+            proxy,
+            exceptions: Exceptions::from_env(),
+        }))
     }
 
     /// What the HTTP crate is given: it has no other kinds, and panics where it meets one.
     pub fn proxy(&self) -> Option<Proxy> {
         self.is_known().then(|| self.proxy.clone())
+    }
+
+    /// The variable that names it.
+    pub fn variable(&self) -> &'static str {
+        self.variable
     }
 
     fn is_known(&self) -> bool {
@@ -49,7 +67,7 @@ impl Way {
 
     /// True where requests for an address go through it.
     pub fn leads_to(&self, uri: &Uri) -> bool {
-        !self.proxy.is_no_proxy(uri)
+        !self.exceptions.have(uri)
     }
 
     /// An error where an address would have to be asked for in a way that is not known here;
@@ -94,33 +112,19 @@ impl fmt::Display for Way {
     }
 }
 
-/// A proxy with the exceptions of `NO_PROXY`.
-fn with_exceptions(value: &str) -> Option<Proxy> {
-    let given = Proxy::new(value).ok()?;
-    let mut proxy = Proxy::builder(given.protocol())
-        .host(given.host())
-        .port(given.port());
-    if let Some(user) = given.username() {
-        proxy = proxy.username(user);
-    }
-    if let Some(password) = given.password() {
-        proxy = proxy.password(password);
-    }
-    let variables = ["NO_PROXY", "no_proxy"].map(std::env::var_os);
-    let exceptions = variables
-        .into_iter()
-        .flatten()
-        .find(|value| !value.is_empty());
-    let exceptions = exceptions.unwrap_or_default();
-    let exceptions = exceptions.to_string_lossy();
-    for host in exceptions
-        .split(',')
-        .map(str::trim)
-        .filter(|host| !host.is_empty())
-    {
-        proxy = proxy.no_proxy(host);
-    }
-    proxy.build().ok()
+/// A proxy as the HTTP crate reads it, unless it would take another port than is named.
+fn parsed(value: &str) -> Option<Proxy> {
+    let proxy = Proxy::new(value).ok()?;
+    port(proxy.uri().authority()?)?;
+    Some(proxy)
+}
+
+/// True where the host would be a piece of the user or password, which ends at the first of
+/// these characters.
+fn is_split_password(value: &str) -> bool {
+    let rest = value.split_once("://").map_or(value, |(_, rest)| rest);
+    rest.split_once(['/', '?', '#'])
+        .is_some_and(|(_, after)| after.contains('@'))
 }
 
 fn unsupported(variable: &str) -> Error {
@@ -133,12 +137,13 @@ fn unsupported(variable: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{Way, with_exceptions};
+    use super::{Exceptions, Way, is_split_password, parsed};
 
     fn way(value: &str) -> Way {
         Way {
             variable: "HTTPS_PROXY",
-            proxy: with_exceptions(value).expect("a proxy"),
+            proxy: parsed(value).expect("a proxy"),
+            exceptions: Exceptions::default(),
         }
     }
 
@@ -151,8 +156,23 @@ mod tests {
         for bad in ["socks5://p:1", "socks4a://p", "socks5h://me:pw@p:1"] {
             assert!(way(bad).check(&uri).is_err(), "{bad}");
         }
-        for bad in ["ftp://p:1", "//", "a b"] {
-            assert!(with_exceptions(bad).is_none(), "{bad}");
+        for bad in ["ftp://p:1", "//", "a b", "p:99999", "http://me:pw@p:0"] {
+            assert!(parsed(bad).is_none(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_host_is_no_piece_of_a_password() {
+        for bad in [
+            "http://me:1/pw@p",
+            "me:1?pw@p",
+            "http:/me@p",
+            "http://a@b#c@p",
+        ] {
+            assert!(is_split_password(bad), "{bad}");
+        }
+        for good in ["http://me:p%2Fw@p:1/", "p", "http://p/?a"] {
+            assert!(!is_split_password(good), "{good}");
         }
     }
 

@@ -83,14 +83,18 @@ fn unusable(cache: &Path, error: &std::io::Error) -> Error {
 /// It is no address, or holds a user or password. The value is not repeated.
 pub fn endpoint() -> Result<(String, Origin)> {
     let given = text("HF_ENDPOINT").unwrap_or_else(|| PUBLIC_HUB.to_string());
+    let has_scheme = given.contains("://");
     let given = given.trim_end_matches('/').to_string();
     let uri = given.parse::<Uri>().ok();
     let uri = uri.filter(|uri| uri.query().is_none() && !given.contains('@'));
     match uri.as_ref().and_then(Origin::of) {
         Some(origin) => Ok((given, origin)),
+        None if !has_scheme => Err(Error::input(
+            "HF_ENDPOINT: `https://` is missing at its start; add it, or `http://`",
+        )),
         None => Err(Error::input(format!(
-            "HF_ENDPOINT is not an address such as {PUBLIC_HUB}, without user and password; \
-             correct or unset it"
+            "HF_ENDPOINT is not an address such as {PUBLIC_HUB}, without user and password, and \
+             with a port below 65536 if any; correct or unset it"
         ))),
     }
 }

@@ -1,15 +1,16 @@
 //! Requests: token, redirects, timeouts, and which failures are worth another attempt.
 
 use super::address::{Origin, resolved, shown};
-use super::certificates;
+use super::failure::{Failure, Tried, unanswered};
 use super::proxy::Way;
 use super::settings::Access;
+use super::{certificates, connect};
 use crate::error::{Error, Result};
-use std::io::{ErrorKind, Read};
+use std::io::Read;
 use std::time::{Duration, Instant};
 use ureq::http::{HeaderMap, Response, StatusCode, Uri, header};
 use ureq::tls::TlsConfig;
-use ureq::{Agent, Body, Timeout};
+use ureq::{Agent, Body};
 
 /// Attempts after the first; with pauses of 1, 2, 4, 8 and 16 s.
 const MOST_RETRIES: u32 = 5;
@@ -55,42 +56,6 @@ impl Pauses {
     }
 }
 
-/// Why a request did not succeed.
-#[derive(Debug)]
-pub enum Failure {
-    /// Nobody answers at all.
-    Unreachable(String),
-    /// May go better the next time; after a pause that the server asks for.
-    Again(String, Option<Duration>),
-    Final(Error),
-}
-
-impl Failure {
-    pub fn again(cause: impl Into<String>) -> Failure {
-        Failure::Again(cause.into(), None)
-    }
-
-    /// The error for a user when nothing more is tried.
-    pub fn into_error(self) -> Error {
-        match self {
-            Failure::Unreachable(cause) => Error::input(format!(
-                "{cause}; check the network and HF_ENDPOINT (models that are in the cache need none)"
-            )),
-            Failure::Again(cause, _) => Error::input(format!("{cause}; try again later")),
-            Failure::Final(error) => error,
-        }
-    }
-}
-
-/// The result of asking.
-pub type Tried<T> = std::result::Result<T, Failure>;
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Final(error)
-    }
-}
-
 /// Sends requests to one hub.
 pub struct Transport {
     agent: Agent,
@@ -123,7 +88,7 @@ impl Transport {
             .timeout_recv_response(silence)
             .timeout_per_read(silence)
             .build();
-        let agent = config.new_agent();
+        let agent = connect::agent(config);
         Ok(Transport {
             agent,
             access,
@@ -192,7 +157,9 @@ impl Transport {
         let proxy = self.proxy.as_ref().filter(|way| way.leads_to(uri));
         proxy.map_or(Ok(()), |way| way.check(uri))?;
         let request = self.agent.get(uri.clone()).config();
-        let mut request = request.timeout_recv_body(most).build();
+        let given = proxy.and_then(Way::proxy);
+        let request = request.proxy(given).timeout_recv_body(most);
+        let mut request = request.build();
         for (name, value) in headers {
             request = request.header(name, value);
         }
@@ -305,61 +272,6 @@ fn next_hop(from: &Uri, headers: &HeaderMap) -> Tried<Uri> {
 fn retry_after(answer: &Response<Body>) -> Option<Duration> {
     let value = answer.headers().get(header::RETRY_AFTER)?;
     value.to_str().ok()?.parse().ok().map(Duration::from_secs)
-}
-
-fn unanswered(uri: &Uri, proxy: Option<&Way>, error: ureq::Error) -> Failure {
-    let host = uri.authority().map_or_else(String::new, |a| a.to_string());
-    let unreachable = |cause: &str| {
-        Failure::Unreachable(match proxy {
-            Some(proxy) => format!("cannot reach {proxy}, on the way to {host}: {cause}"),
-            None => format!("cannot reach {host}: {cause}"),
-        })
-    };
-    if let (Some(proxy), ureq::Error::ConnectProxyFailed(answer)) = (proxy, &error) {
-        return match proxy.refusal(answer, &host) {
-            (text, true) => Failure::Unreachable(text),
-            (text, false) => Error::input(text).into(),
-        };
-    }
-    match error {
-        ureq::Error::HostNotFound => unreachable("no host of that name was found"),
-        ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => unreachable("no answer"),
-        ureq::Error::ConnectionFailed => unreachable("no connection"),
-        ureq::Error::Io(e) if is_unreachable(e.kind()) => unreachable(&e.to_string()),
-        // How the resolver of the C library fails; it has no kind of its own.
-        ureq::Error::Io(e) if e.to_string().contains("lookup address") => {
-            unreachable("no host of that name was found")
-        }
-        // What the TLS layer does not accept.
-        ureq::Error::Io(e) if e.kind() == ErrorKind::InvalidData => {
-            not_trusted(uri, &e.to_string())
-        }
-        ureq::Error::Rustls(e) => not_trusted(uri, &e.to_string()),
-        error => Failure::again(format!(
-            "{}: {}",
-            shown(uri),
-            super::name::shown(&error.to_string())
-        )),
-    }
-}
-
-fn is_unreachable(kind: ErrorKind) -> bool {
-    use ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable};
-    let kinds = [
-        AddrNotAvailable,
-        ConnectionRefused,
-        HostUnreachable,
-        NetworkUnreachable,
-    ];
-    kinds.contains(&kind)
-}
-
-fn not_trusted(uri: &Uri, cause: &str) -> Failure {
-    Failure::Final(Error::input(format!(
-        "{}: no secure connection: {cause}; in a network with certificates of its own set \
-         SSL_CERT_FILE to them",
-        shown(uri)
-    )))
 }
 
 #[cfg(test)]

@@ -60,7 +60,7 @@ fn the_named_or_the_nearest_file_is_taken_from_several_pages() {
 fn a_repository_without_a_user_is_as_good_as_others() {
     let (server, model) = served();
     let home = Home::new();
-    let snapshot = home.path().join("hub/models--gpt2/snapshots/c0");
+    let snapshot = home.path().join("hub/models--gpt2/snapshots").join(NEWER);
     std::fs::create_dir_all(&snapshot).expect("a folder");
     std::fs::write(snapshot.join(FILE), &model).expect("a file");
     // No name that the hub allows; it cannot be removed, so it is not shown.
@@ -249,7 +249,10 @@ fn what_is_linked_into_the_cache_is_left_alone() {
     let precious = outside.path().join("other.gguf");
     std::fs::write(&precious, "GGUF").expect("a file");
     symlink(&precious, home.repo().join("blobs/feed")).expect("a link");
-    symlink(outside.path(), home.repo().join("snapshots/cafe")).expect("a link");
+    let link = home.repo().join("snapshots/cafe");
+    symlink(outside.path(), &link).expect("a link");
+    home.bad(&server, &format!("rm {REPO}"), &["nothing removed", "cafe"]);
+    std::fs::remove_file(link).expect("it is there");
     home.good(&server, &format!("rm {REPO}"));
     assert!(precious.exists());
     assert!(list(&home, &server).is_empty());

@@ -2,7 +2,7 @@
 
 use super::contents::list;
 use super::home::Home;
-use super::hub_server::{HubServer, REPO, sha256};
+use super::hub_server::{COMMIT, HubServer, REPO, sha256};
 use super::{FILE, served};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -72,18 +72,22 @@ fn a_refused_download_leaves_nothing() {
     }
 }
 
+/// A possible name of a content.
+const FEED: &str = "feedfeedfeedfeedfeedfeedfeedfeedfeedfeed";
+
 #[test]
 fn leftovers_without_a_name_or_bytes_can_be_removed() {
     let (server, _) = served();
     let home = Home::new();
     let blobs = home.repo().join("blobs");
-    let [partial, note] = ["feed.partial", "feed.partial.json"].map(|name| blobs.join(name));
+    let [partial, note] = ["", ".json"].map(|end| blobs.join(format!("{FEED}.partial{end}")));
+    let unnamed = format!("blobs/{FEED}.partial");
     let named = "{\"file\":\"m-Q8_0.gguf\",\"etag\":null}";
     for (bytes, text, shown) in [
         (Some(""), None, None),
         (None, Some(named), None),
-        (Some("GG"), None, Some("blobs/feed.partial")),
-        (Some("GG"), Some("nonsense"), Some("blobs/feed.partial")),
+        (Some("GG"), None, Some(&*unnamed)),
+        (Some("GG"), Some("nonsense"), Some(&*unnamed)),
         (Some(""), Some(named), Some("m-Q8_0.gguf")),
     ] {
         fs::create_dir_all(&blobs).expect("a folder");
@@ -105,7 +109,7 @@ fn leftovers_without_a_name_or_bytes_can_be_removed() {
 fn a_model_with_missing_files_is_listed_as_such() {
     let (server, _) = served();
     let home = Home::new();
-    let snapshot = home.repo().join("snapshots/c0");
+    let snapshot = home.repo().join("snapshots").join(COMMIT);
     fs::create_dir_all(&snapshot).expect("a folder");
     fs::write(snapshot.join("m-Q8_0-00001-of-00002.gguf"), "GGUF").expect("a file");
     let kept = list(&home, &server);
@@ -156,7 +160,9 @@ fn links_and_pipes_in_the_place_of_our_files_do_no_harm() {
         );
         assert!(list(&home, &server).is_empty());
         home.good(&server, &format!("rm {REPO}"));
-        assert!(!home.repo().exists());
+        // What is no note of ours stays.
+        assert!(home.blobs().is_empty());
+        fs::remove_file(home.repo().join("refs/main")).expect("it is there");
         fs::remove_file(lock).expect("it is there");
         plant_all();
         home.good(&server, &line);

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// A proxy that gives one answer to all; its address, and how often it was asked.
 fn proxy(answer: &'static str) -> (String, Arc<AtomicUsize>) {
@@ -65,8 +66,13 @@ fn one_that_does_not_answer_is_named() {
     let ran = pull(&Home::new(), &server, &variables);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
-    let part = "the proxy 127.0.0.1:9 of HTTPS_PROXY";
-    assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    for part in [
+        "the proxy 127.0.0.1:9 of HTTPS_PROXY",
+        "correct or unset HTTPS_PROXY",
+    ] {
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    }
+    assert!(!ran.stderr.contains("HF_ENDPOINT"), "{}", ran.stderr);
     assert!(!ran.stderr.contains("hidden"), "{}", ran.stderr);
 }
 
@@ -88,5 +94,87 @@ fn one_that_refuses_is_asked_once() {
         }
         assert_eq!(asked.load(Ordering::SeqCst), 1, "{}", ran.stderr);
         assert!(server.requests().is_empty());
+    }
+}
+
+#[test]
+fn one_that_answers_drop_by_drop_is_not_waited_for() {
+    let (server, _) = served();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let mut more = stream.write_all(b"HTTP/1.1 200 OK\r\nX: ");
+                while more.is_ok() {
+                    std::thread::sleep(Duration::from_millis(50));
+                    more = stream.write_all(b"x");
+                }
+            });
+        }
+    });
+    let variables = [
+        ("HTTPS_PROXY", address.as_str()),
+        ("LLAMA_RS_HUB_SILENCE_MS", "500"),
+    ];
+    let started = Instant::now();
+    let ran = pull(&Home::new(), &server, &variables);
+    assert!(started.elapsed() < Duration::from_secs(15));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    for part in ["no answer", &address, "unset HTTPS_PROXY"] {
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn one_that_speaks_http_instead_of_tls_is_named() {
+    let (server, _) = served();
+    // The answer comes at once, for no request line ever does.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let plain = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        }
+    });
+    let value = format!("https://me:hidden@{plain}");
+    let ran = pull(&Home::new(), &server, &[("HTTPS_PROXY", &value)]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    for part in ["the proxy", &plain, "write http:// in HTTPS_PROXY"] {
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    }
+    assert!(!ran.stderr.contains("hidden"), "{}", ran.stderr);
+    assert!(server.requests().is_empty());
+}
+
+#[test]
+fn a_password_that_ends_early_is_neither_shown_nor_looked_up() {
+    let (server, _) = served();
+    for value in [
+        "http://me:1234/hidden@127.0.0.1:9",
+        "http://me:1234?hidden@127.0.0.1:9",
+        "me:1234#hidden@127.0.0.1:9",
+    ] {
+        let ran = pull(&Home::new(), &server, &[("HTTPS_PROXY", value)]);
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        for part in ["%2F", "%3F", "%23", "HTTPS_PROXY"] {
+            assert!(ran.stderr.contains(part), "{}", ran.stderr);
+        }
+        for part in ["hidden", "1234", "me:"] {
+            assert!(!ran.stderr.contains(part), "{}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn exceptions_may_have_a_port() {
+    let (server, _) = served();
+    let port = server.address().rsplit(':').next().expect("a port");
+    let here = format!("127.0.0.1:{port}");
+    for (exception, code) in [(&*here, 0), ("127.0.0.1:1", 1)] {
+        let variables = [("HTTPS_PROXY", "127.0.0.1:9"), ("NO_PROXY", exception)];
+        let ran = pull(&Home::new(), &server, &variables);
+        assert_eq!(ran.code, Some(code), "{exception}: {}", ran.stderr);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::contents::list;
 use super::home::Home;
-use super::hub_server::{REPO, sha256};
+use super::hub_server::{COMMIT, REPO, sha256};
 use super::{FILE, served};
 use std::ffi::OsStr;
 use std::fs;
@@ -20,7 +20,8 @@ fn contents_that_an_unusual_name_refers_to_stay() {
         let blob = home.repo().join("blobs").join(sha256(&model));
         let name = home
             .repo()
-            .join("snapshots/c0")
+            .join("snapshots")
+            .join(COMMIT)
             .join(OsStr::from_bytes(name));
         fs::create_dir_all(name.parent().expect("a folder")).expect("a folder");
         symlink(&blob, &name).expect("a link");
@@ -39,13 +40,11 @@ fn contents_stay_where_not_everything_can_be_seen() {
     symlink(&blob, outside.path().join("m.gguf")).expect("a link");
     let link = home.repo().join("snapshots/c0");
     symlink(outside.path(), &link).expect("a link");
-    let ran = home.run(&server, &format!("rm {REPO}"));
-    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(ran.stderr.contains("contents are kept"), "{}", ran.stderr);
-    assert!(ran.stderr.contains("0 bytes"), "{}", ran.stderr);
-    assert!(list(&home, &server).is_empty());
+    for line in [format!("rm {REPO}"), format!("rm {REPO}:Q4_K_M")] {
+        home.bad(&server, &line, &["nothing removed", "c0"]);
+        assert_eq!(list(&home, &server).len(), 1);
+    }
     assert_eq!(fs::read(link.join("m.gguf")).expect("a file"), model);
-    home.bad(&server, &format!("rm {REPO}"), &["nothing removed", "c0"]);
     fs::remove_file(link).expect("it is there");
     home.good(&server, &format!("rm {REPO}"));
     assert!(!home.repo().exists());
@@ -54,7 +53,7 @@ fn contents_stay_where_not_everything_can_be_seen() {
 #[test]
 fn a_folder_that_is_a_link_is_not_written_through() {
     let (server, model) = served();
-    let commit = format!("snapshots/{}", super::hub_server::COMMIT);
+    let commit = format!("snapshots/{}", COMMIT);
     for name in ["", "blobs", "snapshots", "refs", &commit] {
         let home = Home::new();
         home.good(&server, &format!("pull {REPO}"));
@@ -89,12 +88,19 @@ fn count(dir: &std::path::Path) -> usize {
 
 #[test]
 fn what_others_have_put_there_stays() {
-    let (server, _) = served();
+    let (server, model) = served();
     for name in [
         "notes.txt",
         "mine/notes.txt",
         "snapshots/notes.txt",
         ".no_exist/c0/x",
+        "blobs/notes",
+        "blobs/my.backup.partial",
+        "blobs/my.backup.partial.json",
+        "refs/notes",
+        "refs/heads/notes",
+        "snapshots/mine/m-Q8_0.gguf",
+        "snapshots/mine/deep/notes",
     ] {
         let home = Home::new();
         home.good(&server, &format!("pull {REPO}"));
@@ -103,12 +109,15 @@ fn what_others_have_put_there_stays() {
         fs::write(&notes, "text").expect("a file");
         home.good(&server, &format!("rm {REPO}"));
         assert_eq!(fs::read(&notes).expect("a file"), b"text", "{name}");
-        assert!(home.blobs().is_empty());
+        assert!(!home.repo().join("blobs").join(sha256(&model)).exists());
+        if name.contains("mine/m-") {
+            home.bad(&server, &format!("rm {REPO}"), &["no commit's", name]);
+        }
     }
     // What only says that there is nothing.
     let home = Home::new();
     home.good(&server, &format!("pull {REPO}"));
-    let absent = home.repo().join(".no_exist/c0");
+    let absent = home.repo().join(".no_exist").join(COMMIT);
     fs::create_dir_all(&absent).expect("a folder");
     fs::write(absent.join("config.json"), "").expect("a file");
     home.good(&server, &format!("rm {REPO}"));
@@ -149,12 +158,19 @@ fn names_without_their_contents_are_removed() {
 }
 
 #[test]
-fn a_folder_in_the_place_of_a_name_is_told() {
-    let (server, _) = served();
+fn a_folder_in_the_place_of_a_name_or_content_is_told() {
+    let (server, model) = served();
     let home = Home::new();
-    let commit = super::hub_server::COMMIT;
-    let name = home.repo().join("snapshots").join(commit).join(FILE);
+    let name = home.repo().join("snapshots").join(COMMIT).join(FILE);
     fs::create_dir_all(name.join("inner")).expect("a folder");
     let parts = ["cannot create", FILE, "look into it and remove it"];
     home.bad(&server, &format!("pull {REPO}"), &parts);
+    assert!(server.file_requests().is_empty());
+    let home = Home::new();
+    let blob = home.repo().join("blobs").join(sha256(&model));
+    fs::create_dir_all(&blob).expect("a folder");
+    let parts = ["cannot create", &sha256(&model), "look into it"];
+    let stderr = home.bad(&server, &format!("pull {REPO}"), &parts);
+    assert!(!stderr.contains("partial"), "{stderr}");
+    assert!(server.file_requests().is_empty());
 }

@@ -15,7 +15,7 @@ fn what_only_requests_need_is_read_for_requests_only() {
     let (server, _) = served();
     for (variable, message) in [
         (("HF_TOKEN", "two words"), "not a token"),
-        (("HF_ENDPOINT", "nonsense"), "not an address"),
+        (("HF_ENDPOINT", "http://"), "not an address"),
     ] {
         let home = Home::new();
         let cold = run_with(&home, &server, &format!("pull {REPO}"), &[variable]);
@@ -131,5 +131,43 @@ fn certificates_are_not_waited_for() {
         assert_eq!(ran.code, Some(1), "{}", ran.stderr);
         assert!(ran.stderr.contains("not a regular file"), "{}", ran.stderr);
         assert!(ran.stderr.contains("SSL_CERT_FILE"), "{}", ran.stderr);
+    }
+}
+
+/// Of nobody; it runs out in 2036, which is of no importance here.
+const CERTIFICATE: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBczCCARmgAwIBAgIUMwMd7DAnpE/lo9jRWHnXYs63lcAwCgYIKoZIzj0EAwIw\n\
+DzENMAsGA1UEAwwEdGVzdDAeFw0yNjExMzAxMDUyMDBaFw0zNjExMjcxMDUyMDBa\n\
+MA8xDTALBgNVBAMMBHRlc3QwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAASbt3ln\n\
+MpGtHJWqU3p76YmLh6LwyBuBl0XiQH0SgeTQGkrIRL4HG3HbsjknB9Aq6CNYwr2O\n\
+GQ5oJMj56QQuM03Go1MwUTAdBgNVHQ4EFgQU3pqAjdxbKYluim0WnLpBZL6GWcMw\n\
+HwYDVR0jBBgwFoAU3pqAjdxbKYluim0WnLpBZL6GWcMwDwYDVR0TAQH/BAUwAwEB\n\
+/zAKBggqhkjOPQQDAgNIADBFAiAJ6umbFrU0pc4MkppcFpeunAHYuc6duVUM872/\n\
+TVpNNAIhAKIkHgCiVbHn8nH2Sgwzm3NuOGdwiGGqy6IGbqzT2mvP\n\
+-----END CERTIFICATE-----\n\n";
+
+#[test]
+fn certificates_may_follow_a_mark_and_must_be_some() {
+    let (server, _) = served();
+    let home = Home::new();
+    let file = home.path().join("certificates");
+    let at = file.to_string_lossy().into_owned();
+    let marked = format!("\u{feff}{CERTIFICATE}");
+    let damaged = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let mixed = format!("{damaged}{CERTIFICATE}");
+    for (text, refused) in [
+        (CERTIFICATE, None),
+        (&*marked, None),
+        (&*mixed, None),
+        (damaged, Some("damaged")),
+        ("", Some("no certificates in it")),
+    ] {
+        std::fs::write(&file, text).expect("a file");
+        let variables = [("SSL_CERT_FILE", at.as_str())];
+        let ran = run_with(&home, &server, &format!("pull {REPO}"), &variables);
+        let good = refused.is_none_or(|part| ran.stderr.contains(part));
+        assert!(good, "{text}: {}", ran.stderr);
+        assert_eq!(ran.code, Some(i32::from(refused.is_some())), "{text}");
     }
 }
