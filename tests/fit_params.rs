@@ -198,6 +198,36 @@ fn what_does_not_fit_is_exit_code_3_with_numbers() {
 }
 
 #[test]
+fn what_would_fit_is_told() {
+    let sandbox = Sandbox::new();
+    let told = |flags: &str| {
+        let ran = sandbox.run(&format!("fit-params -m model.gguf {flags}"));
+        assert_eq!(ran.code, Some(3), "{flags}");
+        let last = ran.stderr.lines().last().expect("a reason").to_string();
+        let remedy = last.split("; ").last().expect("a remedy").to_string();
+        remedy.strip_prefix("give ").unwrap_or(&remedy).to_string()
+    };
+    // The host has no room for what -ngl leaves it, the GPU has for all.
+    let flags = "--device-memory cuda0=2GiB,cpu=100KiB";
+    let remedy = told(&format!("{flags} -ngl 1 -c 64"));
+    assert_eq!(remedy, "-ngl 2");
+    sandbox.good(&format!("fit-params -m model.gguf {flags} {remedy} -c 64"));
+    // The margin is not for what is given, as in other commands.
+    let flags = "--device cpu --device-memory cpu=16MiB";
+    sandbox.good(&format!("fit-params -m model.gguf {flags} -ngl 0 -c 256"));
+    let ran = sandbox.run(&format!("fit-params -m model.gguf {flags} --json"));
+    let plan = json(&ran.stdout);
+    let error = plan["error"].as_str().expect("an error");
+    assert!(error.contains("margin 512"), "{error}");
+    // A longer context than a host has for it.
+    let remedy = told("--device cpu --device-memory cpu=600MiB --min-ctx 256 -c 100000000");
+    assert!(remedy.starts_with("-c "), "{remedy}");
+    sandbox.good(&format!(
+        "fit-params -m model.gguf --device cpu --device-memory cpu=600MiB {remedy}"
+    ));
+}
+
+#[test]
 fn bad_files_never_fit() {
     let sandbox = Sandbox::new();
     let whole = std::fs::read(sandbox.path().join("model.gguf")).expect("a file");
@@ -241,7 +271,7 @@ fn flags_that_mean_nothing_are_usage_errors() {
     let two = "--device-memory cuda0=8GiB,cuda1=4GiB";
     sandbox.bad(&format!("fit-params -m model.gguf {two}"), 1, &["--device"]);
     let one = line(&sandbox, &format!("-m model.gguf {two} --device cuda1"));
-    assert_eq!(one, "-ngl 2 -c 256");
+    assert_eq!(one, "-ngl 2 -c 256 --device cuda1");
     for command in ["simple -m model.gguf a", "bench -m ids.gguf -p 1 -n 1 -r 1"] {
         let flags = "--margin 1GiB --n-cpu-moe 3 -ngl auto -c auto";
         sandbox.good(&format!("{command} {flags}"));
@@ -273,6 +303,26 @@ fn every_command_tells_context_and_cache() {
         assert_eq!(below, line.contains("-c 40"), "{line}: {}", ran.stderr);
         assert!(ran.stderr.contains("KV cache"), "{line}: {}", ran.stderr);
     }
+}
+
+#[test]
+fn a_host_without_room_gets_the_shortest_context() {
+    let sandbox = Sandbox::new();
+    let long = "-m ids.gguf -c auto --override-kv llama.context_length=int:100000 -p 1 -n 1 -r 1";
+    let context = |flags: &str| {
+        let ran = sandbox.run(&format!("bench {long}{flags}"));
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        let mut words = ran.stderr.split_whitespace();
+        words.find(|word| *word == "context").expect("a context");
+        words
+            .next()
+            .expect("a number")
+            .parse::<usize>()
+            .expect("a number")
+    };
+    assert_eq!(context(""), 100_000);
+    // No machine has so much.
+    assert_eq!(context(" --margin 1000TiB"), 2);
 }
 
 #[test]

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 
 /// Runs GGUF language models from the command line.
 #[derive(Debug, Parser)]
-#[command(name = "llama-rs", version = output::version(), about, propagate_version = true)]
+#[command(name = "llama-rs", version = output::version(), about, propagate_version = true,
+          args_override_self = true)] // so that flags after a pasted line count
 pub struct Cli {
     #[command(flatten)]
     pub global: GlobalArgs,

@@ -76,9 +76,15 @@ pub fn parse_device(text: &str) -> Result<Device, String> {
     if name == "cpu" || name == "none" {
         return Ok(Device::Cpu);
     }
-    let index = name.strip_prefix("cuda").and_then(|n| n.parse().ok());
+    let index = name.strip_prefix("cuda").and_then(device_index);
     let index = index.ok_or_else(|| format!("{text:?} is neither `cpu` nor `cuda0`, `cuda1`, ..."));
     index.map(Device::Cuda)
+}
+
+/// Reads digits as they are printed.
+fn device_index(text: &str) -> Option<usize> {
+    let index: usize = text.parse().ok()?;
+    (index < 1000 && index.to_string() == text).then_some(index)
 }
 
 /// Reads `REGEX=DEVICE,REGEX=DEVICE`; a comma before the first `=` is the regex's.

@@ -1,7 +1,7 @@
 //! `llama-rs fit-params`: which flags fit, before anything is loaded.
 
 use super::device_flags::DeviceArgs;
-use super::flags::{EvalArgs, positive};
+use super::flags::{CtxSize, EvalArgs, positive};
 use super::model_flags::ModelArgs;
 use super::output::{Product, human_bytes};
 use super::sizes::{DeviceMemory, parse_device_memory};
@@ -9,6 +9,7 @@ use super::{device_choice, load};
 use crate::backend::Device;
 use crate::backend::cuda::{self, device};
 use crate::memory::host::available_bytes;
+use crate::memory::placement::OFFLOAD;
 use crate::memory::planner::{self, Budget, Evaluation, Plan, Planner, Setup, Share, Wish};
 use crate::memory::{GpuLayers, Placement};
 use crate::model::Model;
@@ -50,27 +51,36 @@ pub fn run(mut args: FitArgs) -> anyhow::Result<()> {
     load::warn_of_long(wish.least, &model);
     let how = evaluation(&args, wish.n_ctx);
     let setup = Setup::new(&model, &placement, how)?;
-    let mut planner = Planner::new(setup, budget);
+    let mut planner = Planner::new(setup, budget.clone());
+    let given = args
+        .eval
+        .context
+        .ctx_size
+        .is_some_and(|size| size != CtxSize::Auto);
+    if given && planner.is_given(wish) {
+        planner = planner.with_budget(budget.without_margins());
+    }
     let plan = planner.plan(wish)?;
     tell(&plan, wish, &model);
+    let error = (!plan.fits).then(|| planner.error(&plan, wish));
     // Who reads both sees the flags last.
     std::io::stderr().flush()?;
     let flags = flags(&plan, &args.eval.devices);
     let mut product = Product::stdout();
     if args.json {
-        writeln!(product, "{}", plan_json(&plan, &flags, &model))?;
+        writeln!(product, "{}", plan_json(&plan, &flags, &model, &error))?;
     } else if plan.fits {
         writeln!(product, "{flags}")?;
     }
     product.flush()?;
-    match plan.fits {
-        true => Ok(()),
-        false => Err(planner.error(&plan).into()),
+    match error {
+        None => Ok(()),
+        Some(error) => Err(error.into()),
     }
 }
 
 fn wish(args: &FitArgs, model: &Model) -> Wish {
-    let wanted = model.n_ctx_train().max(1);
+    let wanted = model.n_ctx_train().clamp(1, load::MOST_FITTED_CTX);
     load::wish(
         &args.eval.context,
         model,
@@ -180,6 +190,11 @@ fn row(share: &Share) -> [String; 8] {
 /// One line that every command takes.
 fn flags(plan: &Plan, given: &DeviceArgs) -> String {
     let mut flags = planner::flags(plan.point);
+    // Without a name it is the first GPU.
+    let gpu = plan.shares.get(OFFLOAD).map(|share| share.device);
+    if let Some(gpu) = gpu.filter(|gpu| plan.point.n_layers > 0 && *gpu != Device::Cuda(0)) {
+        flags += &format!(" --device {gpu}");
+    }
     for rule in given.overrides() {
         // The line is cut at blanks when it is pasted.
         let regex: String = rule.regex.as_str().chars().map(no_blank).collect();
@@ -196,7 +211,7 @@ fn no_blank(c: char) -> String {
     }
 }
 
-fn plan_json(plan: &Plan, flags: &str, model: &Model) -> Json {
+fn plan_json(plan: &Plan, flags: &str, model: &Model, error: &Option<Error>) -> Json {
     let devices: Vec<Json> = plan.shares.iter().map(share_json).collect();
     json!({
         "fits": plan.fits,
@@ -208,6 +223,7 @@ fn plan_json(plan: &Plan, flags: &str, model: &Model) -> Json {
         "n_cpu_moe": plan.point.n_cpu_moe,
         "devices": devices,
         "reductions": plan.reductions,
+        "error": error.as_ref().map(Error::to_string),
     })
 }
 

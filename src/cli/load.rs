@@ -12,6 +12,10 @@ use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use std::sync::Arc;
 
+/// Longer contexts are not taken because a file says so, only where -c does: also of
+/// models that keep little for a token there is a list of them.
+pub const MOST_FITTED_CTX: usize = 4 << 20;
+
 /// Opens the chosen model and applies `--override-kv`.
 pub fn open(args: &ModelArgs) -> Result<Gguf> {
     let mut gguf = model_path::open(args.model.as_deref(), &args.hub, !args.no_mmap)?;
@@ -87,7 +91,7 @@ pub fn exactly(n_ctx: usize) -> Wish {
 /// least.
 pub fn fitted(model: &Model, least: usize) -> Wish {
     Wish {
-        n_ctx: model.n_ctx_train().max(least),
+        n_ctx: model.n_ctx_train().min(MOST_FITTED_CTX).max(least),
         least,
     }
 }

@@ -22,7 +22,7 @@ fn available_below(root: &Path) -> Option<usize> {
 
 /// The files of one version of control groups.
 struct Files {
-    limit: &'static str,
+    limits: &'static [&'static str],
     usage: &'static str,
     /// Rows of `memory.stat` that count what is given back when memory is short: pages
     /// of files, among them those of models.
@@ -30,12 +30,13 @@ struct Files {
 }
 
 const VERSION_1: Files = Files {
-    limit: "memory.limit_in_bytes",
+    limits: &["memory.limit_in_bytes"],
     usage: "memory.usage_in_bytes",
     cached: ["total_inactive_file", "total_active_file"],
 };
 const VERSION_2: Files = Files {
-    limit: "memory.max",
+    // Beyond the second a group is slowed down.
+    limits: &["memory.max", "memory.high"],
     usage: "memory.current",
     cached: ["inactive_file", "active_file"],
 };
@@ -72,7 +73,8 @@ fn left_in_group(root: &Path, line: &str) -> Option<usize> {
 fn left_in(folder: &Path, files: &Files) -> Option<usize> {
     let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
     // `max`, which is no number, is no limit.
-    let limit: usize = read(files.limit)?.trim().parse().ok()?;
+    let limits = files.limits.iter().filter_map(|name| read(name));
+    let limit: usize = limits.filter_map(|text| text.trim().parse().ok()).min()?;
     let usage: usize = read(files.usage)?.trim().parse().ok()?;
     let stat = read("memory.stat").unwrap_or_default();
     let row = |line: &str| {

@@ -56,6 +56,12 @@ impl Placement {
         std::iter::once(Device::Cpu).chain(self.offload).collect()
     }
 
+    /// True where the user has not said which experts stay on the host; who names tensors
+    /// has decided about experts too.
+    pub fn may_move_experts(&self) -> bool {
+        self.n_cpu_moe.is_none() && self.overrides.is_empty()
+    }
+
     /// Device number of every weight that an override names.
     ///
     /// # Errors

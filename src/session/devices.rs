@@ -209,20 +209,26 @@ fn plan<'a>(params: &SessionParams, base: Setup<'a>, budget: &Budget) -> Result<
     };
     let mut planner = Planner::new(base, budget.clone());
     let given = planner.is_given(wish);
-    if given {
-        planner = planner.with_budget(budget.exact());
-    }
+    let budget = match given {
+        true => budget.without_margins(),
+        false => budget.clone(),
+    };
+    planner = planner.with_budget(budget.clone());
     let mut plan = planner.plan(wish)?;
-    if !plan.fits && !given {
+    if !plan.fits {
+        // With the least context, since even that is tight.
         planner = planner.with_budget(budget.lenient());
-        plan = planner.plan(wish)?;
+        plan = planner.plan(Wish {
+            n_ctx: wish.least,
+            ..wish
+        })?;
         if plan.fits {
             tracing::warn!("the host has hardly room for this, so it may be slow");
         }
     }
     match plan.fits {
         true => Ok((plan.clone(), planner.into_setup(plan.point.n_ctx)?)),
-        false => Err(planner.error(&plan)),
+        false => Err(planner.error(&plan, wish)),
     }
 }
 

@@ -47,7 +47,7 @@ fn plan(setup: Setup<'_>, free: usize, wish: Wish) -> (Plan, Option<Error>) {
     let budget = Budget::new(None, Some((Some(free), OVERHEAD)), MARGIN);
     let mut planner = Planner::new(setup, budget);
     let plan = planner.plan(wish).expect("sizes");
-    let error = (!plan.fits).then(|| planner.error(&plan));
+    let error = (!plan.fits).then(|| planner.error(&plan, wish));
     (plan, error)
 }
 

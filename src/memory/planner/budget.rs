@@ -61,8 +61,8 @@ impl Budget {
     }
 
     /// The same without margins: for what the user has chosen.
-    pub fn exact(&self) -> Budget {
-        let mut budget = self.lenient();
+    pub fn without_margins(&self) -> Budget {
+        let mut budget = self.clone();
         budget.rooms.iter_mut().for_each(|room| room.margin = 0);
         budget
     }
@@ -108,7 +108,7 @@ mod tests {
         let lenient = budget.lenient();
         assert!(lenient.fits(HOST, &need(1 << 40, 1000)));
         assert!(!lenient.fits(HOST, &need(0, 1001)) && !lenient.fits(OFFLOAD, &need(401, 0)));
-        assert!(budget.exact().fits(OFFLOAD, &need(500, 0)));
+        assert!(budget.without_margins().fits(OFFLOAD, &need(500, 0)));
         let unknown = Budget::new(None, Some((None, 7)), 100);
         assert!(unknown.fits(HOST, &need(usize::MAX, 1)));
         assert!(unknown.fits(OFFLOAD, &need(usize::MAX, 1)));

@@ -1,8 +1,7 @@
 //! What fits into the memory that there is, and why no more.
 
 use super::budget::{Budget, Room};
-use super::search;
-use super::solve::{self, Left, Point, Space};
+use super::solve::{self, CTX_STEP, Found, Left, Point, Space};
 use super::{Need, Setup};
 use crate::backend::Device;
 use crate::backend::sched::HOST;
@@ -29,9 +28,13 @@ pub struct Share {
 }
 
 impl Share {
-    /// What is left beside the margin; below 0 where it does not fit.
+    /// What is left beside the margin; below 0 where it does not fit. Where nothing goes,
+    /// nothing has to be left free.
     pub fn left(&self) -> Option<i128> {
-        let taken = self.need.total() as i128 + self.margin as i128;
+        let taken = match self.need.total() {
+            0 => 0,
+            total => total as i128 + self.margin as i128,
+        };
         self.free.map(|free| free as i128 - taken)
     }
 }
@@ -39,7 +42,7 @@ impl Share {
 /// What goes where.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// False: `point` is the least, and does not fit.
+    /// False: nothing does, and `point` is the last that was tried.
     pub fits: bool,
     pub point: Point,
     /// Layers of the model with its output.
@@ -133,8 +136,7 @@ impl<'a> Planner<'a> {
             GpuLayers::Count(n) => Some(n.min(most_layers)),
         };
         let given = n_layers.is_some() && wish.n_ctx == wish.least;
-        // Who names tensors has decided about experts too.
-        let decided = given || !placement.overrides.is_empty();
+        let decided = given || !placement.may_move_experts();
         Space {
             most_layers,
             most_moe: self.base.most_moe(),
@@ -152,14 +154,14 @@ impl<'a> Planner<'a> {
         layers && wish.n_ctx <= wish.least
     }
 
-    /// The best that fits, or the least with its numbers.
+    /// The best that fits, or the last that was tried with its numbers.
     ///
     /// # Errors
     /// The model cannot be evaluated so.
     pub fn plan(&mut self, wish: Wish) -> Result<Plan> {
         let space = self.space(wish);
-        let found = solve::solve(&space, &mut |point| self.left(point))?;
-        let point = found.unwrap_or_else(|| space.least());
+        let found = self.best(&space)?;
+        let point = found.point;
         let devices = self.base.placement().devices();
         let rooms = self.budget.rooms.clone();
         let shares = self.needs(point)?.into_iter().zip(devices).zip(rooms);
@@ -170,13 +172,13 @@ impl<'a> Planner<'a> {
             margin: room.margin,
         };
         Ok(Plan {
-            fits: found.is_some(),
+            fits: found.fits,
             point,
             most_layers: self.base.model().n_layer() + 1,
             shares: shares.map(share).collect(),
-            reductions: match found {
-                Some(point) => self.reductions(&space, point)?,
-                None => Vec::new(),
+            reductions: match found.fits {
+                true => self.reductions(&space, point)?,
+                false => Vec::new(),
             },
         })
     }
@@ -186,7 +188,10 @@ impl<'a> Planner<'a> {
         let mut reductions = Vec::new();
         if point.n_ctx < whole.n_ctx {
             let (now, wanted) = (point.n_ctx, whole.n_ctx);
-            let why = self.why_not(whole)?;
+            let why = self.why_not(Point {
+                n_ctx: wanted,
+                ..point
+            })?;
             reductions.push(format!("a context of {now} tokens, not {wanted}: {why}"));
         }
         if point.n_cpu_moe > before.n_cpu_moe {
@@ -211,12 +216,18 @@ impl<'a> Planner<'a> {
         let devices = self.base.placement().devices();
         let tight = (0..needs.len()).rfind(|&number| !self.budget.fits(number, &needs[number]));
         let number = tight.unwrap_or(needs.len() - 1);
-        let (need, room) = (needs[number], self.budget.rooms[number]);
-        let mut parts = vec![
-            format!("weights {}", mib(need.weights)),
+        let (mut need, room) = (needs[number], self.budget.rooms[number]);
+        let mut parts = Vec::new();
+        if number == HOST && !self.budget.counts_mapped {
+            need.weights = 0;
+            parts.push("weights stay in the file".to_string());
+        } else {
+            parts.push(format!("weights {}", mib(need.weights)));
+        }
+        parts.extend([
             format!("KV cache {}", mib(need.kv)),
             format!("compute {}", mib(need.compute)),
-        ];
+        ]);
         let rest = [("overhead", need.overhead), ("margin", room.margin)];
         let rest = rest.into_iter().filter(|(_, bytes)| *bytes > 0);
         parts.extend(rest.map(|(name, bytes)| format!("{name} {}", mib(bytes))));
@@ -230,9 +241,9 @@ impl<'a> Planner<'a> {
         ))
     }
 
-    /// The error that says what does not fit, and which flag alone would make it fit.
-    pub fn error(&mut self, plan: &Plan) -> Error {
-        let remedy = match self.flags_that_fit(plan.point) {
+    /// The error that says what does not fit, and which flags alone would make it fit.
+    pub fn error(&mut self, plan: &Plan, wish: Wish) -> Error {
+        let remedy = match self.flags_that_fit(wish) {
             Ok(flags) if !flags.is_empty() => format!("give {}", flags.join(" or ")),
             Ok(_) => "free some memory, or take a smaller model".to_string(),
             Err(error) => return error,
@@ -243,20 +254,47 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn flags_that_fit(&mut self, point: Point) -> Result<Vec<String>> {
-        let mut left = |point| Ok(self.left(point)?.least());
+    fn flags_that_fit(&mut self, wish: Wish) -> Result<Vec<String>> {
+        let space = self.space(wish);
+        let may_move = self.base.placement().may_move_experts() && space.most_moe > 0;
+        let least = Space {
+            wanted_ctx: space.least_ctx,
+            ..space
+        };
+        let experts = Space {
+            n_cpu_moe: None,
+            ..least
+        };
+        let layers = Space {
+            n_layers: None,
+            n_cpu_moe: space.n_cpu_moe.filter(|_| !may_move),
+            ..least
+        };
+        let context = Space {
+            least_ctx: CTX_STEP.min(space.least_ctx),
+            ..least
+        };
+        let others = [
+            (experts, may_move && space.n_cpu_moe.is_some()),
+            (layers, space.n_layers.is_some()),
+            (context, space.least_ctx > CTX_STEP),
+        ];
         let mut flags = Vec::new();
-        if point.n_layers > 0 {
-            let with = |n_layers| Point { n_layers, ..point };
-            let n = search::largest(point.n_layers - 1, &mut |n| left(with(n)))?;
-            if n > 0 || left(with(0))? >= 0 {
-                flags.push(format!("-ngl {n}"));
+        for (other, is_other) in others {
+            if !is_other {
+                continue;
+            }
+            let found = self.best(&other)?;
+            if found.fits {
+                flags.push(changed_flags(&space, found.point));
             }
         }
-        let shorter =
-            solve::longest_below(point.n_ctx, &mut |n_ctx| left(Point { n_ctx, ..point }))?;
-        flags.extend(shorter.map(|n_ctx| format!("-c {n_ctx}")));
+        flags.dedup();
         Ok(flags)
+    }
+
+    fn best(&mut self, space: &Space) -> Result<Found> {
+        solve::solve(space, &mut |point| self.left(point))
     }
 }
 
@@ -276,6 +314,21 @@ pub fn flags(point: Point) -> String {
 
 fn mib(bytes: usize) -> usize {
     bytes.div_ceil(1 << 20)
+}
+
+/// The flags of a point that say something else than what was asked for.
+fn changed_flags(asked: &Space, point: Point) -> String {
+    let mut flags = Vec::new();
+    if asked.most_layers > 0 && asked.n_layers != Some(point.n_layers) {
+        flags.push(format!("-ngl {}", point.n_layers));
+    }
+    if point.n_ctx != asked.least_ctx {
+        flags.push(format!("-c {}", point.n_ctx));
+    }
+    if point.n_cpu_moe != asked.n_cpu_moe.unwrap_or(0) {
+        flags.push(format!("--n-cpu-moe {}", point.n_cpu_moe));
+    }
+    flags.join(" ")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::search::largest;
 use crate::error::Result;
 
 /// Contexts that are not given are multiples of this, or the least or the wanted one.
-const CTX_STEP: usize = 256;
+pub(super) const CTX_STEP: usize = 256;
 
 /// What is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,28 +72,37 @@ impl Space {
             ..self.whole()
         }
     }
+}
 
-    /// The point to which all that may be moved has been moved to the host.
-    pub fn least(&self) -> Point {
-        Point {
-            n_layers: self.n_layers.unwrap_or(0),
-            ..self.short()
-        }
+/// What a search found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// False: `point` is the last that was tried, and nothing fits.
+    pub fits: bool,
+    pub point: Point,
+}
+
+impl Found {
+    fn nothing(point: Point) -> Found {
+        Found { fits: false, point }
     }
 }
 
-/// The best point that fits; `None` when there is none.
+/// The best point that fits.
 ///
 /// # Errors
 /// Those of `left`.
-pub fn solve(space: &Space, left: Question<'_>) -> Result<Option<Point>> {
+pub fn solve(space: &Space, left: Question<'_>) -> Result<Found> {
     let whole = space.whole();
     if left(whole)?.least() >= 0 {
-        return Ok(Some(whole));
+        return Ok(Found {
+            fits: true,
+            point: whole,
+        });
     }
     let mut point = space.short();
     if point != whole && left(point)?.least() >= 0 {
-        return grown(space, point, left).map(Some);
+        return grown(space, point, left);
     }
     if space.n_cpu_moe.is_none() && space.most_moe > 0 && point.n_layers > 0 {
         // As few as needed: all, less as many as the device has room for.
@@ -106,8 +115,8 @@ pub fn solve(space: &Space, left: Question<'_>) -> Result<Option<Point>> {
             // Moving more would leave the host less.
             let point = stay(n_back);
             return match left(point)?.host >= 0 {
-                true => grown(space, point, left).map(Some),
-                false => Ok(None),
+                true => grown(space, point, left),
+                false => Ok(Found::nothing(point)),
             };
         }
         point = stay(0);
@@ -116,42 +125,36 @@ pub fn solve(space: &Space, left: Question<'_>) -> Result<Option<Point>> {
         let with = |n_layers| Point { n_layers, ..point };
         let fewer = space.most_layers - 1;
         point = match largest(fewer, &mut |n| Ok(left(with(n))?.device))? {
-            0 => space.least(),
+            // Without layers there no expert has to be kept from it.
+            0 => Point {
+                n_layers: 0,
+                ..space.short()
+            },
             n => with(n),
         };
         if left(point)?.least() >= 0 {
-            return grown(space, point, left).map(Some);
+            return grown(space, point, left);
         }
     }
-    Ok(None)
+    Ok(Found::nothing(point))
 }
 
 /// `point`, which fits, with the longest context that does.
-fn grown(space: &Space, point: Point, left: Question<'_>) -> Result<Point> {
+fn grown(space: &Space, point: Point, left: Question<'_>) -> Result<Found> {
+    let found = |point| Ok(Found { fits: true, point });
     let with = |n_ctx| Point { n_ctx, ..point };
     if left(with(space.wanted_ctx))?.least() >= 0 {
-        return Ok(with(space.wanted_ctx));
+        return found(with(space.wanted_ctx));
     }
     let first = point.n_ctx / CTX_STEP + 1;
     let most = (space.wanted_ctx / CTX_STEP + 1).saturating_sub(first);
     let steps = largest(most, &mut |n| {
         Ok(left(with((first + n - 1) * CTX_STEP))?.least())
     })?;
-    Ok(match steps {
+    found(match steps {
         0 => point,
         n => with((first + n - 1) * CTX_STEP),
     })
-}
-
-/// Longest context below `n_ctx`, a multiple of 256 tokens, that fits; `None` when no
-/// such context does.
-pub fn longest_below(
-    n_ctx: usize,
-    left: &mut dyn FnMut(usize) -> Result<i128>,
-) -> Result<Option<usize>> {
-    let most = n_ctx.saturating_sub(1) / CTX_STEP;
-    let steps = largest(most, &mut |n| left(n * CTX_STEP))?;
-    Ok((steps > 0).then_some(steps * CTX_STEP))
 }
 
 #[cfg(test)]
@@ -190,7 +193,8 @@ mod tests {
             })
         });
         assert!(asked < 25, "{asked} questions");
-        found.expect("no errors")
+        let found = found.expect("no errors");
+        found.fits.then_some(found.point)
     }
 
     const SPACE: Space = Space {
@@ -317,16 +321,5 @@ mod tests {
         };
         assert_eq!(on(1 << 20), at(33, 300, 0));
         assert_eq!(on(29), at(0, 300, 0));
-    }
-
-    #[test]
-    fn the_longest_context_below_is_a_multiple_of_256() {
-        let below = |n_ctx, limit: usize| {
-            longest_below(n_ctx, &mut |n| Ok(limit as i128 - n as i128)).expect("fine")
-        };
-        assert_eq!(below(131_072, 8200), Some(8192));
-        assert_eq!(below(131_072, usize::MAX), Some(131_072 - 256));
-        assert_eq!(below(131_072, 255), None);
-        assert_eq!(below(256, 4096), None);
     }
 }
