@@ -133,6 +133,7 @@ pub struct Schedule {
     n_cpu_moe: usize,
     overridden: HashMap<String, usize>,
     caches: HashMap<CacheId, usize>,
+    /// Because of whom caches lie on the host.
     refused: BTreeSet<String>,
 }
 
@@ -165,17 +166,17 @@ impl Schedule {
         let runs = |device: usize, graph: &Graph, id| schedule.runs(device, graph, id);
         let mut refused = BTreeSet::new();
         let caches = sched::cache_devices(graphs, &wanted, &runs, &mut refused);
-        schedule.caches = caches;
-        for graph in graphs {
-            refused.extend(schedule.place(graph).refused);
-        }
-        schedule.refused = refused;
+        (schedule.caches, schedule.refused) = (caches, refused);
         schedule
     }
 
-    /// Ops that run on the CPU only because the device has no kernel for them.
-    pub fn refused(&self) -> impl Iterator<Item = &str> {
-        self.refused.iter().map(String::as_str)
+    /// Ops of these graphs that run on the CPU only because the device has no kernel for
+    /// them, or for one that shares a cache with them.
+    pub fn refused<'a>(&self, graphs: impl IntoIterator<Item = &'a Graph>) -> BTreeSet<String> {
+        let placed = graphs.into_iter().map(|graph| self.place(graph).refused);
+        placed.fold(self.refused.clone(), |all, more| {
+            all.union(&more).cloned().collect()
+        })
     }
 
     /// Offloaded layers; the output is one of them.

@@ -78,7 +78,7 @@ impl Devices {
         let budget = Budget::new(available_bytes(), room, params.fit.margin_bytes);
         let (plan, setup) = plan(params, base, &budget)?;
         let schedule = setup.schedule(plan.point.n_layers, plan.point.n_cpu_moe);
-        for op in schedule.refused() {
+        for op in schedule.refused(setup.graphs()) {
             tracing::warn!("{op} runs on the CPU: no CUDA kernel");
         }
         let share = plan.shares.get(OFFLOAD);
