@@ -106,19 +106,30 @@ impl<'a> Setup<'a> {
             graphs: Vec::new(),
             ..*self
         };
-        setup.graphs = setup.build_graphs(Wanted::Logits)?;
-        setup.n_apart = setup.graphs.len();
+        let whole = Width {
+            n_tokens: setup.how.n_ubatch,
+            n_outputs: setup.how.n_seqs,
+            n_seqs: setup.how.n_seqs,
+        };
+        let mut widths = vec![whole, Width::of(1, 1)];
+        widths.dedup();
+        let of = |wanted| widths.iter().map(move |&width| (wanted, width));
+        let mut wanted: Vec<(Wanted, Width)> = of(Wanted::Logits).collect();
+        setup.n_apart = wanted.len();
         if setup.placement.offload.is_some() {
             // Who has the logits on a device looks for the highest there.
-            let argmax = setup.build_graphs(Wanted::Argmax)?;
-            setup.graphs.extend(argmax);
+            wanted.extend(of(Wanted::Argmax));
         }
         let n = setup.how.n_all_logits.min(setup.how.n_ubatch);
         if n > 1 {
-            let (width, shape) = (Width::of(n, n), setup.cache_shape());
-            let all = setup.model.graph(Wanted::Logits, width, &shape)?;
-            setup.graphs.push(all);
+            wanted.push((Wanted::Logits, Width::of(n, n)));
         }
+        let shape = setup.cache_shape();
+        let graph = |(wanted, width)| setup.model.graph(wanted, width, &shape);
+        setup.graphs = wanted
+            .into_par_iter()
+            .map(graph)
+            .collect::<Result<Vec<_>>>()?;
         Ok(setup)
     }
 
@@ -186,19 +197,6 @@ impl<'a> Setup<'a> {
     /// The graphs of a whole ubatch and of a single token, first for logits.
     pub fn graphs(&self) -> &[Graph] {
         &self.graphs
-    }
-
-    fn build_graphs(&self, wanted: Wanted) -> Result<Vec<Graph>> {
-        let shape = self.cache_shape();
-        let whole = Width {
-            n_tokens: self.how.n_ubatch,
-            n_outputs: self.how.n_seqs,
-            n_seqs: self.how.n_seqs,
-        };
-        let mut widths = vec![whole, Width::of(1, 1)];
-        widths.dedup();
-        let graph = |width| self.model.graph(wanted, width, &shape);
-        widths.into_par_iter().map(graph).collect()
     }
 
     /// Layers of the model up to the last one with experts.
