@@ -61,9 +61,9 @@ fn the_driver_agrees(file: &Path) -> Result<(), Failed> {
         kib(need.overhead),
         kib(gone)
     );
-    // 2 % or 32 MiB.
+    // 2 % or 32 MiB is what a plan may be off by; 4 to 10 MiB beyond `ours` were seen.
     let slack = (need.total() / 50).max(32 << 20);
-    if gone > ours + overhead_bytes(true) + slack {
+    if gone.abs_diff(ours + overhead_bytes(true)) > slack {
         return Err(format!("{} KiB are gone, {} were planned", kib(gone), kib(ours)).into());
     }
     Ok(())

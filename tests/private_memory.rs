@@ -1,5 +1,6 @@
 //! Private memory of a process that evaluates on the CPU, against the plan. A test alone
-//! in its process, so that the memory is its own.
+//! in its process, so that the memory is its own. Only Linux tells it so.
+#![cfg(target_os = "linux")]
 
 #[allow(dead_code)] // shared with tests that need more
 mod common;
