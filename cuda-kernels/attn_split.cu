@@ -13,6 +13,7 @@
 // of 4 cells, interleaved in registers. So nothing waits for another warp but the end.
 #include "attn.cuh"
 
+
 constexpr int ROWS = 16;
 
 // The tokens that have a row in a block.
@@ -27,6 +28,7 @@ struct SplitShared {
     float factor[ROWS];
     int pos[ROWS], seq[ROWS];  // by token
     float max[ATTN_WARPS][ROWS], sum[ATTN_WARPS][ROWS];
+    float2 total[ROWS];  // max and sum of all warps
 };
 
 // A lane's K of 16 cells and values 32 u .. 32 u + 31: cells g and g + 8.
@@ -180,42 +182,55 @@ __device__ __forceinline__ void take_chunk(const Attn& a, float (&out)[COLS / 8]
     }
 }
 
-// The four warps' sums, added in order to `shared.words` as f32 [ROWS, SUM_STRIDE], on
-// one max a row. Warps from n_active on had no cells.
+// The four warps' sums, added in order to `shared.words` as f32 [n_rows, SUM_STRIDE], on
+// one max a row, and each row's (max, sum). Warps from n_active on had no cells.
 template <int HD, int COLS>
 __device__ __forceinline__ void merge_warps(SplitShared<HD, COLS>& shared, float (&out)[COLS / 8][4], const Running& run,
-                                            int n_active, int warp, int lane) {
+                                            int n_rows, int n_active, int warp, int lane) {
     const int g = lane / 4, c = lane % 4;
     for (int h = 0; h < 2; h++) {
         const float sum = row_sum(run.sum[h]);
         if (c == 0) shared.max[warp][g + 8 * h] = run.max[h], shared.sum[warp][g + 8 * h] = sum;
     }
     __syncthreads();  // also: no warp reads q's fragments any more
-    float* sums = (float*)shared.words;
-    for (int i = threadIdx.x; i < ROWS * SplitShared<HD, COLS>::SUM_STRIDE; i += ATTN_THREADS) sums[i] = 0.f;
+    float top[2] = {-INFINITY, -INFINITY};
+    for (int i = 0; i < n_active; i++)
+        for (int h = 0; h < 2; h++) top[h] = fmaxf(top[h], shared.max[i][g + 8 * h]);
     for (int w = 0; w < n_active; w++) {
-        __syncthreads();
-        if (w == warp) {
+        if (w > 0) __syncthreads();
+        if (w != warp) continue;
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int row = g + 8 * h;
-                float top = -INFINITY;
-                for (int i = 0; i < n_active; i++) top = fmaxf(top, shared.max[i][row]);
-                const float f = exp2_fast(run.max[h] - finite_max(top));
-                float* to = sums + row * SplitShared<HD, COLS>::SUM_STRIDE;
+        for (int h = 0; h < 2; h++) {
+            const int row = g + 8 * h;
+            if (row >= n_rows) continue;
+            const float f = exp2_fast(run.max[h] - finite_max(top[h]));
+            float* to = (float*)shared.words + row * SplitShared<HD, COLS>::SUM_STRIDE;
 #pragma unroll
-                for (int u = 0; u < Units<COLS>::COUNT; u++) {
+            for (int u = 0; u < Units<COLS>::COUNT; u++) {
+                // Columns 2c and 2c + 1 of the product are per_lane apart.
+                const int per_lane = Units<COLS>::per_lane(u), first = Units<COLS>::first(u);
+                float* at = to + first + 2 * c * per_lane;
+                float before[8][2];  // all are read before one is written
 #pragma unroll
-                    for (int j = 0; j < Units<COLS>::per_lane(u); j++) {
-                        // Columns 2c and 2c + 1 of the product are per_lane apart.
-                        const int per_lane = Units<COLS>::per_lane(u), first = Units<COLS>::first(u);
-                        float* at = to + first + 2 * c * per_lane + j;
-                        at[0] += out[first / 8 + j][2 * h] * f;
-                        at[per_lane] += out[first / 8 + j][2 * h + 1] * f;
-                    }
+                for (int j = 0; j < per_lane; j++) {
+                    before[j][0] = w > 0 ? at[j] : 0.f;
+                    before[j][1] = w > 0 ? at[j + per_lane] : 0.f;
+                }
+#pragma unroll
+                for (int j = 0; j < per_lane; j++) {
+                    at[j] = before[j][0] + out[first / 8 + j][2 * h] * f;
+                    at[j + per_lane] = before[j][1] + out[first / 8 + j][2 * h + 1] * f;
                 }
             }
         }
+    }
+    if (threadIdx.x < n_rows) {
+        const int row = threadIdx.x;
+        float most = -INFINITY, sum = 0.f;
+        for (int w = 0; w < n_active; w++) most = fmaxf(most, shared.max[w][row]);
+        for (int w = 0; w < n_active; w++)
+            sum += shared.sum[w][row] * exp2_fast(shared.max[w][row] - finite_max(most));
+        shared.total[row] = make_float2(most, sum);
     }
     __syncthreads();
 }
@@ -223,23 +238,22 @@ __device__ __forceinline__ void merge_warps(SplitShared<HD, COLS>& shared, float
 // Writes the live rows: results when there is one split, else its share.
 template <int HD, int COLS>
 __device__ __forceinline__ void write_rows(const Attn& a, const SplitShared<HD, COLS>& shared, int first_row, int n_rows,
-                                           int n_active, int split, int n_split, float2* parts, float* part_out) {
+                                           int split, int n_split, float2* parts,
+                                           float* part_out) {
     const float* sums = (const float*)shared.words;
     const int n_head = a.q.ne[1], group = group_of(a);
     const int head_kv = blockIdx.y / (HD / COLS), first_column = blockIdx.y % (HD / COLS) * COLS;
     for (int i = threadIdx.x; i < n_rows * COLS; i += ATTN_THREADS) {
         const int row = i / COLS, column = i % COLS, d = first_column + column, flat = first_row + row;
         const int token = flat / group, head = head_kv * group + flat % group;
-        float top = -INFINITY, sum = 0.f;
-        for (int w = 0; w < n_active; w++) top = fmaxf(top, shared.max[w][row]);
-        for (int w = 0; w < n_active; w++) sum += shared.sum[w][row] * exp2_fast(shared.max[w][row] - finite_max(top));
+        const float2 total = shared.total[row];
         const float x = sums[row * SplitShared<HD, COLS>::SUM_STRIDE + column];
         if (n_split == 1) {
-            row_of<float>(a.dst, token)[head * HD + d] = sum == 0.f ? 0.f : x / sum;
+            row_of<float>(a.dst, token)[head * HD + d] = total.y == 0.f ? 0.f : x / total.y;
         } else {
             const size_t part = ((size_t)token * n_head + head) * n_split + split;
-            if (d == 0) parts[part] = make_float2(top, sum);
-            if (sum != 0.f) part_out[part * HD + d] = x;
+            if (d == 0) parts[part] = total;
+            if (total.y != 0.f) part_out[part * HD + d] = x;
         }
     }
 }
@@ -247,7 +261,7 @@ __device__ __forceinline__ void write_rows(const Attn& a, const SplitShared<HD, 
 // Tokens and q of the block's rows to shared memory.
 template <int HD, int COLS>
 __device__ __forceinline__ Tokens stage_rows(const Attn& a, SplitShared<HD, COLS>& shared, int first_row, int n_rows,
-                                           int warp, int lane) {
+                                             int warp, int lane) {
     const int group = group_of(a), head_kv = blockIdx.y / (HD / COLS);
     Tokens tokens;
     tokens.first = first_row / group;
@@ -256,13 +270,12 @@ __device__ __forceinline__ Tokens stage_rows(const Attn& a, SplitShared<HD, COLS
         shared.pos[threadIdx.x] = ints(a.pos)[tokens.first + threadIdx.x];
         shared.seq[threadIdx.x] = ints(a.seq)[tokens.first + threadIdx.x];
     }
-#pragma unroll
-    for (int i = 0; i < ROWS / ATTN_WARPS; i++) {
-        const int row = warp * (ROWS / ATTN_WARPS) + i, flat = first_row + row;
-        const int token = flat / group, head = head_kv * group + flat % group;
-        const float* q = row < n_rows ? row_of<float>(a.q, head, token) : nullptr;
-        const float undo = stage_row<HD, true>(q, shared.words, row, lane);
-        if (lane == 0) shared.factor[row] = q ? undo * score_factor(a, ints(a.pos)[token]) : 0.f;
+    // Dead rows are left as they are: no cell is visible to them, and no row sees another.
+    for (int row = warp; row < n_rows; row += ATTN_WARPS) {
+        const int flat = first_row + row, token = flat / group, head = head_kv * group + flat % group;
+        const int pos = ints(a.pos)[token];
+        const float undo = stage_row<HD, true>(row_of<float>(a.q, head, token), shared.words, row, lane);
+        if (lane == 0) shared.factor[row] = undo * score_factor(a, pos);
     }
     __syncthreads();
     return tokens;
@@ -283,6 +296,13 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
     const int n_chunks = (n_cells + CHUNK_CELLS - 1) / CHUNK_CELLS, n_left = n_chunks - split * ATTN_WARPS;
     if (n_rows <= 0 || (n_left <= 0 && n_split > 1)) return;
     const int stride = n_split * ATTN_WARPS;
+    const char* k = a.k.data + blockIdx.y / (HD / COLS) * HD * 2;
+    const char* v = a.v.data + blockIdx.y * COLS * 2;
+    // The first chunk is on its way while q is prepared.
+    if (cell < n_cells) {
+        for (int i = 0; i < HD * 2; i += 128) prefetch(k + cell * a.k.nb[1] + i);
+        for (int i = 0; i < COLS * 2; i += 128) prefetch(v + cell * a.v.nb[1] + i);
+    }
     if (cell >= n_cells) cell_pos = cell_seq = -1;
     const Tokens tokens = stage_rows<HD, COLS>(a, shared, first_row, n_rows, warp, lane);
 
@@ -294,8 +314,6 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
         token[h] = row < n_rows ? (first_row + row) / group - tokens.first : -1;
         factor[h] = shared.factor[row];
     }
-    const char* k = a.k.data + blockIdx.y / (HD / COLS) * HD * 2;
-    const char* v = a.v.data + blockIdx.y * COLS * 2;
     Running run;
     float out[COLS / 8][4] = {};
     for (; chunk < n_chunks; chunk += stride) {
@@ -316,8 +334,8 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
                        seen, visible, lane);
     }
     const int n_active = max(1, min(ATTN_WARPS, n_left));
-    merge_warps<HD, COLS>(shared, out, run, n_active, warp, lane);
-    write_rows<HD, COLS>(a, shared, first_row, n_rows, n_active, split, n_split, parts, part_out);
+    merge_warps<HD, COLS>(shared, out, run, n_rows, n_active, warp, lane);
+    write_rows<HD, COLS>(a, shared, first_row, n_rows, split, n_split, parts, part_out);
 }
 
 #define ATTN_SPLIT(HD, COLS, BLOCKS)                                                \

@@ -32,19 +32,32 @@ struct Normed {
 
 template <typename T>
 __device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y, double pos, int lane) {
+    constexpr int PAIRS = 2;  // a lane's loads under way at once
     const int half = p.n_rot / 2;
-    for (int i = lane; i < half; i += WARP) {
-        double angle = pos * p.coefficients[i];
-        if (p.factors.data) angle /= ((const float*)p.factors.data)[i];
-        const double turns = angle * 0.15915494309189535;  // 1 / (2 pi)
-        float sin, cos;
-        sincospif((float)(2. * (turns - rint(turns))), &sin, &cos);
-        sin *= p.magnitude;
-        cos *= p.magnitude;
-        const int ia = p.neox ? i : 2 * i, ib = p.neox ? i + half : 2 * i + 1;
-        const float a = v[ia], b = v[ib];
-        put(y + ia, a * cos - b * sin);
-        put(y + ib, a * sin + b * cos);
+    for (int i0 = lane; i0 < half; i0 += PAIRS * WARP) {
+        double angle[PAIRS];
+        float a[PAIRS], b[PAIRS];
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            const int i = min(i0 + j * WARP, half - 1);
+            angle[j] = p.coefficients[i];
+            a[j] = v[p.neox ? i : 2 * i];
+            b[j] = v[p.neox ? i + half : 2 * i + 1];
+        }
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++) {
+            const int i = i0 + j * WARP;
+            if (i >= half) break;
+            angle[j] *= pos;
+            if (p.factors.data) angle[j] /= ((const float*)p.factors.data)[i];
+            const double turns = angle[j] * 0.15915494309189535;  // 1 / (2 pi)
+            float sin, cos;
+            sincospif((float)(2. * (turns - rint(turns))), &sin, &cos);
+            sin *= p.magnitude;
+            cos *= p.magnitude;
+            put(y + (p.neox ? i : 2 * i), a[j] * cos - b[j] * sin);
+            put(y + (p.neox ? i + half : 2 * i + 1), a[j] * sin + b[j] * cos);
+        }
     }
     for (int i = p.n_rot + lane; i < p.x.ne[0]; i += WARP) put(y + i, v[i]);
 }
