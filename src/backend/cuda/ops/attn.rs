@@ -1,6 +1,7 @@
 //! ATTN: which kernel runs, and over how many splits of the KV length.
 
 use super::super::kernel::{Answer, Arg, Kernel, Node};
+use super::super::lower::VEC_TOKENS;
 use crate::graph::{AttnParams, AttnShape, Origin, Tensor};
 use crate::quant::DType;
 
@@ -29,6 +30,8 @@ const PREFILL_ROWS: usize = 64;
 /// splitting the KV length wins.
 const PREFILL_BLOCKS: usize = N_SM / 2;
 const THREADS: u32 = 128;
+/// Blocks of `attn_any` that a multiprocessor holds, with 64 registers a thread.
+const ANY_BLOCKS: usize = 8;
 /// Columns of V that `attn_any` keeps in registers.
 const ANY_HEAD_DIM_V: usize = 512;
 /// Shared memory that every device gives a block unasked.
@@ -37,6 +40,21 @@ const SHARED_BYTES: usize = 48 << 10;
 /// The launches of ATTN: a prefill kernel, or one that may split the KV length and
 /// then another that adds the splits up.
 pub fn attn(node: &Node<'_>, params: &AttnParams, shape: &AttnShape) -> Option<Answer> {
+    let mut answer = launches(node, params, shape)?;
+    if node.src[0].ne[2] > VEC_TOKENS {
+        // A few tokens may need more than many; plans look at the widest graph.
+        let (per_sm, heads) = match tensor_cores(node, shape) {
+            Some(&(_, per_sm, columns)) => (per_sm, shape.n_head_kv * columns),
+            None => (ANY_BLOCKS, shape.n_head),
+        };
+        let n_split = splits(node, N_SM * per_sm / heads.max(1));
+        let few = scratch_bytes(shape, VEC_TOKENS, n_split).1;
+        answer.scratch_bytes = answer.scratch_bytes.max(few);
+    }
+    Some(answer)
+}
+
+fn launches(node: &Node<'_>, params: &AttnParams, shape: &AttnShape) -> Option<Answer> {
     let n = node.src[0].ne[2];
     let rows = n * (shape.n_head / shape.n_head_kv);
     let Some(&(head_dim, per_sm, columns)) = tensor_cores(node, shape) else {
@@ -51,7 +69,9 @@ pub fn attn(node: &Node<'_>, params: &AttnParams, shape: &AttnShape) -> Option<A
         return Some(kernel.into());
     }
     let (tiles, heads) = (rows.div_ceil(SPLIT_ROWS), shape.n_head_kv * columns);
-    let n_split = splits(node, N_SM * per_sm / (tiles * heads).max(1));
+    // A few tokens are split as one is, so that each gets the bits that it gets alone.
+    let counted = if n <= VEC_TOKENS { 1 } else { tiles };
+    let n_split = splits(node, N_SM * per_sm / (counted * heads).max(1));
     let grid = [n_split * tiles, heads, 1];
     let kernel = Kernel::new(format!("attn_split_{head_dim}"), grid, THREADS);
     with_combine(node, params, shape, kernel, n_split)
@@ -80,8 +100,8 @@ fn any(node: &Node<'_>, params: &AttnParams, shape: &AttnShape) -> Option<Answer
     if shape.head_dim_v > ANY_HEAD_DIM_V || shared_bytes > SHARED_BYTES {
         return None;
     }
-    // 64 registers a thread: eight blocks a multiprocessor.
-    let n_split = splits(node, N_SM * 8 / (n * shape.n_head).max(1));
+    let counted = if n <= VEC_TOKENS { 1 } else { n };
+    let n_split = splits(node, N_SM * ANY_BLOCKS / (counted * shape.n_head).max(1));
     let kernel = Kernel::new("attn_any", [n_split * shape.n_head, n, 1], THREADS);
     with_combine(node, params, shape, kernel.shared(shared_bytes), n_split)
 }
@@ -91,6 +111,16 @@ fn any(node: &Node<'_>, params: &AttnParams, shape: &AttnShape) -> Option<Answer
 fn splits(node: &Node<'_>, wanted: usize) -> usize {
     let most = node.src[1].ne[1].div_ceil(SPLIT_CELLS).min(MAX_SPLITS);
     wanted.clamp(1, most.max(1))
+}
+
+/// Scratch memory of the splits: bytes of `parts`, and of it with `part_out`.
+fn scratch_bytes(shape: &AttnShape, n: usize, n_split: usize) -> (usize, usize) {
+    if n_split == 1 {
+        return (0, 0);
+    }
+    let shares = n * shape.n_head * n_split;
+    let parts = (8 * shares).next_multiple_of(256);
+    (parts, parts + 4 * shares * shape.head_dim_v)
 }
 
 /// A split kernel with its arguments and, when there is more than one split, the launch
@@ -114,8 +144,7 @@ fn with_combine(
         let nowhere = || Arg::Scratch { offset_bytes: 0 };
         return Some(kernel.args([nowhere(), nowhere()]).into());
     }
-    let shares = n * shape.n_head * n_split;
-    let parts_bytes = (8 * shares).next_multiple_of(256);
+    let (parts_bytes, bytes) = scratch_bytes(shape, n, n_split);
     let parts = [
         Arg::Scratch { offset_bytes: 0 },
         Arg::Scratch {
@@ -128,7 +157,7 @@ fn with_combine(
         .args(parts.clone());
     Some(Answer {
         kernels: vec![kernel.args(parts), combine],
-        scratch_bytes: parts_bytes + 4 * shares * shape.head_dim_v,
+        scratch_bytes: bytes,
     })
 }
 
@@ -225,6 +254,25 @@ mod tests {
             let shares = 32 * n_split as usize;
             let bytes = (8 * shares).next_multiple_of(256) + 512 * shares;
             assert_eq!(answer.scratch_bytes, if n_split == 1 { 0 } else { bytes });
+        }
+    }
+
+    #[test]
+    fn a_few_tokens_are_split_as_one_is() {
+        let n_split = |n, cache| {
+            let split = answer(llama_8b(), cache, n, 1 << 14).unwrap().kernels[0].clone();
+            let blocks = match cache {
+                DType::F16 => (4 * n).div_ceil(SPLIT_ROWS),
+                _ => 32,
+            };
+            split.grid[0] as usize / blocks
+        };
+        for cache in [DType::F16, DType::F32] {
+            let alone = n_split(1, cache);
+            assert!(alone > 1 && (2..=8).all(|n| n_split(n, cache) == alone));
+            // What eight take is in the plan of more.
+            let bytes = |n| answer(llama_8b(), cache, n, 1 << 14).unwrap().scratch_bytes;
+            assert!(bytes(8) > bytes(1) && [9, 64, 512].iter().all(|&n| bytes(n) >= bytes(8)));
         }
     }
 
