@@ -169,10 +169,13 @@ impl Cells {
 
     /// At most `n` cells for `seq`: empty ones up to its share, so that it leaves the
     /// others theirs, then its own up to position `passed`, which no coming token sees,
-    /// the oldest first, so that what is left has no gaps.
+    /// the oldest first, so that what is left has no gaps. Empty ones come from behind
+    /// its last token on, so that tokens that were cut off get the cells they had.
     fn free_or_passed(&self, seq: i32, passed: i32, n: usize) -> Vec<usize> {
         let own = self.of(seq);
-        let empty = (0..self.pos.len()).filter(|&cell| self.pos[cell] < 0);
+        let next = own.last().map_or(0, |&last| last + 1);
+        let ring = (next..self.pos.len()).chain(0..next);
+        let empty = ring.filter(|&cell| self.pos[cell] < 0);
         let mut cells: Vec<usize> = empty
             .take(n.min(self.most.saturating_sub(own.len())))
             .collect();
@@ -273,6 +276,18 @@ mod tests {
         }
         assert_eq!(held(&cells, 1), [34, 35, 36, 37, 38, 39]);
         assert_eq!(held(&cells, 0), [34, 35, 36, 37, 38, 39]);
+    }
+
+    #[test]
+    fn tokens_that_were_cut_off_get_the_cells_they_had() {
+        let (mut plain, mut cut) = (Cells::new(7, 1, Some(4)), Cells::new(7, 1, Some(4)));
+        for at in 0..30 {
+            let want = plain.place(0, at, 1).expect("a free cell");
+            // With two more, of which nothing is kept.
+            let slots = cut.place(0, at, 3).expect("free cells");
+            assert_eq!(slots[..1], want, "{at}");
+            assert!(cut.truncate(0, at + 1), "{at}");
+        }
     }
 
     #[test]
