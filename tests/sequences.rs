@@ -281,6 +281,48 @@ fn room(at: &Place) -> Result<(), Failed> {
     at.same("fourth", &got[1], &want)
 }
 
+/// Sixteen sequences decoded side by side say what each says alone, on the CPU.
+fn company(at: &Place) -> Result<(), Failed> {
+    const N: usize = 16;
+    let file = data().join("arch").join(format!("{}.gguf", at.model));
+    // As people decode: F16 caches, 8-bit activations.
+    let session = |n_seqs| -> Result<Session, Failed> {
+        let params = SessionParams {
+            n_seqs,
+            ..params(64, 48, false)
+        };
+        Ok(at.layers.session(&file, params)?)
+    };
+    let prompts: Vec<Vec<u32>> = (0..N).map(|seq| tokens(seq as u32, 3 + 2 * seq)).collect();
+    let missing = || Failed::from("no choice");
+    let mut together = session(N)?;
+    let mut last = Vec::new();
+    for (seq, prompt) in prompts.iter().enumerate() {
+        last.extend(together.eval_batch_greedy(&[(seq, prompt)])?);
+    }
+    let mut said = vec![Vec::new(); N];
+    for _ in 0..12 {
+        let ids: Vec<[u32; 1]> = last
+            .iter()
+            .map(|id| id.map(|id| [id]).ok_or_else(missing))
+            .collect::<Result<_, _>>()?;
+        said.iter_mut()
+            .zip(&ids)
+            .for_each(|(said, id)| said.push(id[0]));
+        let batch: Vec<(usize, &[u32])> = ids.iter().map(|id| &id[..]).enumerate().collect();
+        last = together.eval_batch_greedy(&batch)?;
+    }
+    for (seq, said) in said.iter().enumerate() {
+        let mut alone = session(1)?;
+        let mut next = alone.eval_greedy(&prompts[seq])?;
+        for (at, &want) in said.iter().enumerate() {
+            ensure(next == Some(want), || format!("sequence {seq}, token {at}"))?;
+            next = alone.eval_greedy(&[want])?;
+        }
+    }
+    Ok(())
+}
+
 fn main() {
     let args = Arguments::from_args();
     let gpu = Trials::new();
@@ -296,6 +338,9 @@ fn main() {
     ];
     let mut trials = Vec::new();
     for model in MODELS {
+        let layers = Layers::Cpu;
+        let check = move || company(&Place { model, layers });
+        trials.push(gpu.trial(format!("{model}::company"), layers, check));
         for (layers, place) in Layers::ALL {
             for (kind, check) in checks {
                 let at = Place { model, layers };

@@ -1,7 +1,8 @@
 //! The commands and their own flags; shared flag groups are in `flags.rs`.
 
+use super::bench::BenchArgs;
 use super::fit_params::FitArgs;
-use super::flags::{EvalArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
+use super::flags::{DraftArgs, EvalArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
 use super::model_flags::{HubArgs, ModelArgs, parse_wanted};
 use super::output;
 use crate::hub::Wanted;
@@ -110,6 +111,8 @@ pub struct SimpleArgs {
     pub eval: EvalArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub drafts: DraftArgs,
 }
 
 /// `chat`.
@@ -135,52 +138,8 @@ pub struct ChatArgs {
     pub eval: EvalArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
-}
-
-/// Output format of `bench`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BenchFormat {
-    Md,
-    Json,
-}
-
-/// `bench`.
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    /// Prompt tokens; 0 leaves prefill out
-    #[arg(
-        short = 'p',
-        long = "n-prompt",
-        value_name = "N",
-        default_value_t = 512,
-        value_parser = token_count
-    )]
-    pub n_prompt: usize,
-    /// Generated tokens; 0 leaves decode out
-    #[arg(
-        short = 'n',
-        long = "n-gen",
-        value_name = "N",
-        default_value_t = 128,
-        value_parser = token_count
-    )]
-    pub n_gen: usize,
-    /// Repeats
-    #[arg(short = 'r', long = "repetitions", value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub repeats: u32,
-    /// Output format
-    #[arg(
-        short = 'o',
-        long = "output",
-        value_name = "FORMAT",
-        default_value = "md"
-    )]
-    pub output: BenchFormat,
     #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub eval: EvalArgs,
+    pub drafts: DraftArgs,
 }
 
 /// `tokenize`.

@@ -6,6 +6,7 @@ use super::fit_params::MIN_CTX;
 use super::generate::{Finish, Generator, Speed};
 use super::interrupt::Interrupt;
 use super::output::{Product, describe};
+use super::speculate::Ahead;
 use super::{load, template_source};
 use crate::Error;
 use crate::chat::{ChatTemplate, RenderOptions, Transcript};
@@ -43,6 +44,7 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
             stops: args.sampling.stop,
             n_batch: context.ubatch_size.min(context.batch_size),
             cached: Vec::new(),
+            ahead: Ahead::new(args.drafts.lookup),
             prefill: Speed::default(),
             decode: Speed::default(),
         },
@@ -64,9 +66,10 @@ pub fn run(args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let result = chat.turns(&mut input);
     if chat.generator.prefill.n_tokens > 0 {
         tracing::info!(
-            "prefill {}; decode {}; {}",
+            "prefill {}; decode {}{}; {}",
             chat.generator.prefill.describe(),
             chat.generator.decode.describe(),
+            chat.generator.ahead.describe(),
             chat.generator.chain.describe(),
         );
     }

@@ -1,6 +1,7 @@
 //! Flag groups that several commands share, named as in llama.cpp.
 
 use super::device_flags::DeviceArgs;
+use super::speculate::LookupMode;
 use crate::model::{RopeOverrides, RopeScaling};
 use crate::quant::DType;
 use crate::sampling::SamplingParams;
@@ -204,6 +205,16 @@ pub struct SamplingArgs {
     pub stop: Vec<String>,
 }
 
+/// Tokens evaluated before they are chosen.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct DraftArgs {
+    /// Draft what followed the last time that the text said the same, and evaluate the
+    /// draft at once; the text stays the same
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub lookup: LookupMode,
+}
+
 /// A seed as given; `None` asks for a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seed(pub Option<u64>);
@@ -294,7 +305,8 @@ pub fn token_count(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-fn parse_ctx_size(text: &str) -> std::result::Result<CtxSize, String> {
+/// A context: a number of tokens or `auto`.
+pub fn parse_ctx_size(text: &str) -> std::result::Result<CtxSize, String> {
     match text {
         "auto" => Ok(CtxSize::Auto),
         _ => match token_count(text) {

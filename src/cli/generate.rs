@@ -3,6 +3,7 @@
 use super::interrupt::Interrupt;
 use super::load;
 use super::output::progress;
+use super::speculate::Ahead;
 use crate::Result;
 use crate::chat::StopMatcher;
 use crate::sampling::Chain;
@@ -91,6 +92,8 @@ pub struct Generator<'a> {
     pub n_batch: usize,
     /// Tokens whose state is in the cache.
     pub cached: Vec<u32>,
+    /// Drafts of what comes next.
+    pub ahead: Ahead,
     pub prefill: Speed,
     pub decode: Speed,
 }
@@ -143,6 +146,19 @@ impl Generator<'_> {
     /// `limit`, in whole characters; neither end tokens nor stop texts are emitted.
     pub fn generate(
         &mut self,
+        next: u32,
+        limit: Option<usize>,
+        emit: &mut dyn FnMut(&str) -> std::io::Result<()>,
+    ) -> anyhow::Result<Finish> {
+        self.ahead.start(&self.session, &self.cached);
+        let finish = self.generate_from(next, limit, emit);
+        // Also after an error the cache holds what was said, no draft.
+        self.ahead.settle(&mut self.session, self.cached.len())?;
+        finish
+    }
+
+    fn generate_from(
+        &mut self,
         mut next: u32,
         limit: Option<usize>,
         emit: &mut dyn FnMut(&str) -> std::io::Result<()>,
@@ -173,13 +189,13 @@ impl Generator<'_> {
             if self.interrupt.is_set() {
                 break Finish::Interrupted;
             }
-            if self.session.n_past() >= self.session.n_ctx() {
+            let room = self.session.n_ctx().saturating_sub(self.cached.len());
+            if room == 0 {
                 break Finish::ContextFull;
             }
-            let prediction = Prediction::after(&[next], &mut self.session, &self.chain)?;
-            self.cached.push(next);
+            let wanted = limit.map_or(room, |limit| room.min(limit - n_emitted));
+            next = self.step(next, wanted)?;
             n_evaluated += 1;
-            next = prediction.choose(&mut self.chain)?;
         };
         let tail = stops.push(&decoder.finish());
         emit(&tail.emit)?;
@@ -188,6 +204,29 @@ impl Generator<'_> {
         }
         self.decode.add(n_evaluated, started);
         Ok(finish)
+    }
+
+    /// The choice after `next`, which goes to the cache; at most `wanted` tokens are
+    /// evaluated.
+    fn step(&mut self, next: u32, wanted: usize) -> Result<u32> {
+        let followed = self.ahead.follow(next, &mut self.chain);
+        if let Some(choice) = followed? {
+            self.cached.push(next);
+            return Ok(choice);
+        }
+        self.ahead.settle(&mut self.session, self.cached.len())?;
+        // A draft that took several ubatches could push what is still seen out of a window.
+        let most = wanted.min(self.n_batch).saturating_sub(1);
+        let (session, chain) = (&mut self.session, &mut self.chain);
+        if let Some(choice) = self.ahead.evaluate(next, most, session, chain)? {
+            self.cached.push(next);
+            return Ok(choice);
+        }
+        let started = Instant::now();
+        let prediction = Prediction::after(&[next], session, chain)?;
+        self.ahead.single(started.elapsed());
+        self.cached.push(next);
+        prediction.choose(chain)
     }
 }
 

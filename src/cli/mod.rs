@@ -29,6 +29,7 @@ mod pull;
 mod rm;
 mod simple;
 mod sizes;
+mod speculate;
 mod template;
 mod template_source;
 mod tokenize;

@@ -4,6 +4,7 @@ use super::args::SimpleArgs;
 use super::generate::{Finish, Generator, Speed};
 use super::interrupt::Interrupt;
 use super::output::Product;
+use super::speculate::Ahead;
 use super::{load, prompt};
 use crate::Error;
 use crate::sampling::Chain;
@@ -61,6 +62,7 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
             .ubatch_size
             .min(args.eval.context.batch_size),
         cached: Vec::new(),
+        ahead: Ahead::new(args.drafts.lookup),
         prefill: Speed::default(),
         decode: Speed::default(),
     };
@@ -96,9 +98,10 @@ fn print_continuation(
 
 fn statistics(generator: &Generator, load_seconds: f64, context: &str) -> String {
     format!(
-        "load {load_seconds:.2} s; prefill {}; decode {}; {context}; {}",
+        "load {load_seconds:.2} s; prefill {}; decode {}{}; {context}; {}",
         generator.prefill.describe(),
         generator.decode.describe(),
+        generator.ahead.describe(),
         generator.chain.describe(),
     )
 }

@@ -191,6 +191,20 @@ impl Session {
         if rest.is_empty() { Ok(()) } else { Err(bad()) }
     }
 
+    /// Bytes of its caches that a sequence of `n_past` tokens moves for the next one: the
+    /// rows that it sees are read, recurrent states read and written.
+    pub fn bytes_moved(&self, n_past: usize) -> usize {
+        let window = self.model.hparams().window.map_or(n_past, |w| w as usize);
+        let of = |(id, row_bytes): (CacheId, usize)| match id.kind() {
+            CacheKind::K | CacheKind::V if self.layers[id.layer()].swa => {
+                row_bytes * n_past.min(window)
+            }
+            CacheKind::K | CacheKind::V => row_bytes * n_past,
+            CacheKind::Conv | CacheKind::State => 2 * row_bytes,
+        };
+        self.caches().into_iter().map(of).sum()
+    }
+
     /// Caches that there are, with the bytes of a row.
     fn caches(&self) -> Vec<(CacheId, usize)> {
         let of_layer = |(il, layer)| {
@@ -212,6 +226,11 @@ impl Session {
             CacheKind::Conv | CacheKind::State if self.n_past[seq] == 0 => Vec::new(),
             CacheKind::Conv | CacheKind::State => vec![seq],
         }
+    }
+
+    /// Whether the last tokens of a sequence can be forgotten without a checkpoint.
+    pub fn forgets_tokens(&self) -> bool {
+        !self.is_recurrent()
     }
 
     fn is_recurrent(&self) -> bool {
