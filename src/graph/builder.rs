@@ -64,7 +64,7 @@ impl<'a> Builder<'a> {
 
     fn leaf(&mut self, name: &str, dtype: DType, ne: [usize; 4], origin: Origin) -> TensorId {
         self.push(Tensor {
-            name: name.to_string(),
+            name: name.into(),
             dtype,
             ne,
             nb: Tensor::packed(dtype, ne),
@@ -185,7 +185,7 @@ impl<'a> Builder<'a> {
         let operands: Vec<&Tensor> = src.iter().map(|&id| self.graph.get(id)).collect();
         let shape = op.shape(&operands)?;
         Ok(self.push(Tensor {
-            name: op.name().to_string(),
+            name: op.name().into(),
             dtype: shape.dtype,
             ne: shape.ne,
             nb: Tensor::packed(shape.dtype, shape.ne),
@@ -198,8 +198,8 @@ impl<'a> Builder<'a> {
     /// Names a tensor, for dumps and error messages.
     pub fn name(&mut self, id: TensorId, name: &str, il: Option<usize>) -> TensorId {
         self.graph.tensors[id.at()].name = match il {
-            Some(il) => format!("{name}-{il}"),
-            None => name.to_string(),
+            Some(il) => format!("{name}-{il}").into(),
+            None => name.into(),
         };
         id
     }
@@ -274,7 +274,7 @@ impl<'a> Builder<'a> {
         let t = self.graph.get(route);
         // The second half holds the bits of floats.
         let weights = Tensor {
-            name: "moe_weights".to_string(),
+            name: "moe_weights".into(),
             dtype: DType::F32,
             ne: [1, n_used, t.ne[1], 1],
             nb: [4, 4, t.nb[1], t.nb[2]],

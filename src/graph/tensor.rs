@@ -5,6 +5,7 @@
 
 use super::op::Op;
 use crate::quant::DType;
+use std::sync::Arc;
 
 /// Index of a tensor in its graph.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,8 +118,9 @@ pub enum Origin {
 /// A tensor: shape, strides, and how it comes to be.
 #[derive(Debug, Clone)]
 pub struct Tensor {
-    /// GGUF name of a weight, else the step's name (`attn_norm-3`).
-    pub name: String,
+    /// GGUF name of a weight, else the step's name (`attn_norm-3`); shared, since graphs
+    /// are rewritten often.
+    pub name: Arc<str>,
     pub dtype: DType,
     pub ne: [usize; 4],
     /// Strides in bytes; `nb[0]` is one value (one block for quantized types).

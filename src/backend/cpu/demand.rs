@@ -5,12 +5,13 @@ use super::view::View;
 use super::{attn, mul_mat, reduce, ssm};
 use crate::graph::{Graph, Op, Origin, Plan};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// Bytes that lowered graphs take together on the CPU, caches aside: every weight once,
 /// one compute buffer and one scratch for all, inputs and tables for each.
 #[derive(Debug, Default)]
 pub struct Demand {
-    weights: HashMap<String, usize>,
+    weights: HashMap<Arc<str>, usize>,
     arena: usize,
     scratch: usize,
     own: usize,
@@ -51,7 +52,7 @@ impl Demand {
 }
 
 /// Name and bytes of every weight that a graph reads.
-pub fn weights(graph: &Graph) -> impl Iterator<Item = (String, usize)> {
+pub fn weights(graph: &Graph) -> impl Iterator<Item = (Arc<str>, usize)> {
     let read = graph.ids().flat_map(|id| &graph.get(id).src);
     let owners: HashSet<_> = read.map(|&src| graph.owner(src)).collect();
     let weights = owners.into_iter().map(|id| graph.get(id));

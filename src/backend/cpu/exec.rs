@@ -26,7 +26,7 @@ pub struct CpuBackend {
     arena: Mutex<Arc<Buffer>>,
     scratch: Mutex<Arc<Scratch>>,
     /// Weights that executables read, and their bytes.
-    weights: Mutex<HashMap<String, usize>>,
+    weights: Mutex<HashMap<Arc<str>, usize>>,
     /// Bytes that executables have to themselves.
     own: Counter,
 }

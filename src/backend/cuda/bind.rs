@@ -5,6 +5,7 @@ use super::context::{Context, Function};
 use super::kernel::{Arg, Kernel, View};
 use super::stream::Stream;
 use crate::error::{Error, Result};
+use crate::graph::RopeParams;
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -83,10 +84,22 @@ fn value(
         Arg::NoView => Value::Words(view_words(&NO_VIEW)),
         Arg::I32(x) => Value::Word32(*x as u32),
         Arg::F32(x) => Value::Word32(x.to_bits()),
-        Arg::Table(bytes) => Value::Words(vec![(at.table)(bytes)?]),
+        Arg::Rope(params) => Value::Words(vec![(at.table)(&rope_table(params.as_ref()))?]),
         Arg::State { bytes } => Value::Words(vec![(at.state)(kernel, *bytes)?]),
         Arg::Scratch { offset_bytes } => Value::Words(vec![at.scratch + *offset_bytes as u64]),
     })
+}
+
+/// Coefficients as kernels read them, f64.
+fn rope_table(params: Option<&RopeParams>) -> Vec<u8> {
+    let mut coefficients = params.map_or_else(Vec::new, RopeParams::coefficients);
+    if coefficients.is_empty() {
+        coefficients.push(0.0);
+    }
+    coefficients
+        .into_iter()
+        .flat_map(f64::to_ne_bytes)
+        .collect()
 }
 
 /// Values as the fields of a C struct whose size is a multiple of 8.

@@ -5,12 +5,13 @@ use super::{memory, weights};
 use crate::graph::plan::ALIGN_BYTES;
 use crate::graph::{Graph, Input, Origin, Plan};
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Bytes that lowered graphs take together on one device, caches aside: every weight
 /// once, one compute buffer for all, inputs for each.
 #[derive(Debug, Default)]
 pub struct Demand {
-    weights: HashMap<(String, Form), usize>,
+    weights: HashMap<(Arc<str>, Form), usize>,
     /// The lists of cells, which graphs share.
     cells: HashMap<Input, usize>,
     inputs: usize,
@@ -89,7 +90,7 @@ mod tests {
     /// `w * x` of 32 x 32 weights, x an input of one row.
     fn product(weight: &str, border: usize) -> Graph {
         let tensor = |name: &str, ne, origin, src: &[u32]| Tensor {
-            name: name.to_string(),
+            name: name.into(),
             dtype: DType::F32,
             ne,
             nb: Tensor::packed(DType::F32, ne),

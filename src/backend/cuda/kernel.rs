@@ -1,7 +1,7 @@
 //! A launch before its operands have addresses: which kernel, which grid,
 //! which arguments.
 
-use crate::graph::{Graph, Op, Origin, Tensor, TensorId};
+use crate::graph::{Graph, Op, Origin, RopeParams, Tensor, TensorId};
 
 /// One launch; `cuda-kernels/` says what each entry does and takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,8 +31,9 @@ pub enum Arg {
     NoView,
     I32(i32),
     F32(f32),
-    /// Address of constant bytes that are uploaded once.
-    Table(Vec<u8>),
+    /// Address of these rotations' coefficients, which are uploaded once; without any an
+    /// address that exists and is not read.
+    Rope(Option<RopeParams>),
     /// Address of memory that was zeroed once and belongs to all launches of this kernel
     /// with this grid, each of which finds what the one before left.
     State {

@@ -11,6 +11,7 @@ use crate::graph::{Graph, Tensor, TensorId};
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// Most bytes that travel at once: long enough for full bandwidth, short enough that
 /// the first piece is soon on its way.
@@ -25,7 +26,7 @@ const REMEDY: &str = "put fewer layers on the GPU with a lower -ngl";
 /// Weights by name and form.
 #[derive(Default)]
 pub struct Weights {
-    buffers: HashMap<(String, Form), DeviceBuffer>,
+    buffers: HashMap<(Arc<str>, Form), DeviceBuffer>,
 }
 
 /// A way to the device: pinned memory, the address where it arrives, and when both are
@@ -53,7 +54,7 @@ fn slot_bytes(graph: &Graph, weights: &[(TensorId, Form)]) -> usize {
 impl Weights {
     /// The device memory of a weight.
     pub fn get(&self, name: &str, form: Form) -> Option<&DeviceBuffer> {
-        self.buffers.get(&(name.to_string(), form))
+        self.buffers.get(&(name.into(), form))
     }
 
     /// Bytes that all weights take.

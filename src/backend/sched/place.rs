@@ -175,27 +175,23 @@ pub fn cache_devices(
     runs: &dyn Fn(usize, &Graph, TensorId) -> bool,
     refused: &mut BTreeSet<String>,
 ) -> HashMap<CacheId, usize> {
+    let mut nodes: Vec<Keeper<'_>> = graphs.iter().flat_map(|graph| keepers(graph)).collect();
     let mut devices = HashMap::new();
     loop {
         let before = devices.clone();
-        for graph in graphs {
-            for id in graph.ids() {
-                let Origin::Op(op) = graph.get(id).origin else {
-                    continue;
-                };
-                let caches: Vec<CacheId> = caches_of(graph, id).collect();
-                let at = |c: &CacheId| devices.get(c).copied().unwrap_or_else(|| wanted(*c));
-                let Some(first) = caches.first().map(at) else {
-                    continue;
-                };
-                let runs = first == HOST || runs(first, graph, id);
-                if !runs {
-                    refused.insert(described(graph, id, &op));
-                }
-                let kept = runs && caches.iter().all(|c| at(c) == first);
-                for cache in caches {
-                    devices.insert(cache, if kept { first } else { HOST });
-                }
+        for node in &mut nodes {
+            let at = |c: &CacheId| devices.get(c).copied().unwrap_or_else(|| wanted(*c));
+            let first = at(&node.caches[0]);
+            let runs = first == HOST
+                || *node
+                    .runs
+                    .get_or_insert_with(|| runs(first, node.graph, node.id));
+            if !runs {
+                refused.insert(described(node.graph, node.id, &node.op));
+            }
+            let kept = runs && node.caches.iter().all(|c| at(c) == first);
+            for &cache in &node.caches {
+                devices.insert(cache, if kept { first } else { HOST });
             }
         }
         // Caches only ever move to the host, so this comes to rest.
@@ -203,6 +199,33 @@ pub fn cache_devices(
             return devices;
         }
     }
+}
+
+/// A node that touches caches.
+struct Keeper<'a> {
+    graph: &'a Graph,
+    id: TensorId,
+    op: Op,
+    caches: Vec<CacheId>,
+    /// The answer of the device that its caches lie on; they only ever move to the host,
+    /// so no other is asked.
+    runs: Option<bool>,
+}
+
+fn keepers(graph: &Graph) -> impl Iterator<Item = Keeper<'_>> {
+    graph.ids().filter_map(move |id| {
+        let Origin::Op(op) = graph.get(id).origin else {
+            return None;
+        };
+        let caches: Vec<CacheId> = caches_of(graph, id).collect();
+        (!caches.is_empty()).then_some(Keeper {
+            graph,
+            id,
+            op,
+            caches,
+            runs: None,
+        })
+    })
 }
 
 /// `MUL_MAT of Q4_K`: the op, and the type of the weight it reads.

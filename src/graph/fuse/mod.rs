@@ -162,7 +162,7 @@ impl Rewriter<'_> {
     ) -> TensorId {
         let (dtype, ne, live) = like;
         self.push(Tensor {
-            name,
+            name: name.into(),
             dtype,
             ne,
             nb: Tensor::packed(dtype, ne),

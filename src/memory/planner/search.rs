@@ -2,27 +2,28 @@
 
 use crate::error::Result;
 
-/// The largest of `1..=most` that leaves 0 or more, 0 when none does; what fits stays so
-/// below. Bytes are nearly a straight line, so the guess is where it crosses 0, and then a
-/// neighbor; as a line that bends could be slow, every third guess halves.
-pub fn largest(most: usize, left: &mut dyn FnMut(usize) -> Result<i128>) -> Result<usize> {
-    if most == 0 {
-        return Ok(0);
-    }
-    let lacks = left(most)?;
-    if lacks >= 0 {
-        return Ok(most);
-    }
-    let (mut good, mut bad) = (0, most);
+/// A number, and the bytes that it leaves.
+pub type At = (usize, i128);
+
+/// The largest number from `good` on that leaves 0 or more, where `bad` is known to leave
+/// less and what fits stays so below. Bytes are nearly a straight line, so the guess is
+/// where it crosses 0, and then a neighbor; as a line that bends could be slow, every third
+/// guess halves. What `good` leaves need not be known.
+pub fn largest(
+    good: (usize, Option<i128>),
+    bad: At,
+    left: &mut dyn FnMut(usize) -> Result<i128>,
+) -> Result<usize> {
     // Two places on the line.
-    let (mut last, mut before) = ((most, lacks), None);
-    for guess in 0.. {
+    let mut line = (good.1.map(|bytes| (good.0, bytes)), bad);
+    let (mut good, mut bad) = (good.0, bad.0);
+    for guess in 1.. {
         if bad - good <= 1 {
             break;
         }
         let half = good + (bad - good) / 2;
-        let at = match before {
-            Some(before) if guess % 3 != 0 => crossing(last, before).unwrap_or(half),
+        let at = match line {
+            (Some(before), last) if guess % 3 != 0 => crossing(last, before).unwrap_or(half),
             _ => half,
         };
         let at = at.clamp(good + 1, bad - 1);
@@ -32,7 +33,7 @@ pub fn largest(most: usize, left: &mut dyn FnMut(usize) -> Result<i128>) -> Resu
         } else {
             bad = at;
         }
-        (last, before) = ((at, bytes), Some(last));
+        line = (Some(line.1), (at, bytes));
     }
     Ok(good)
 }
@@ -54,10 +55,13 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
-    /// `largest` among 1..=most, and how many questions it asked.
-    fn found(most: usize, left: &dyn Fn(usize) -> i128) -> (usize, usize) {
+    /// `largest` among 0..=most, of which one more does not fit, and how many questions it
+    /// asked.
+    fn found(most: usize, zero: Option<i128>, left: &dyn Fn(usize) -> i128) -> (usize, usize) {
         let mut asked = 0;
-        let n = largest(most, &mut |n| {
+        let bad = (most + 1, left(most + 1));
+        assert!(bad.1 < 0, "not even one more");
+        let n = largest((0, zero), bad, &mut |n| {
             asked += 1;
             Ok(left(n))
         });
@@ -67,28 +71,34 @@ mod tests {
     #[test]
     fn the_largest_is_found_in_few_steps() {
         for most in [0, 1, 2, 33, 500] {
-            for limit in 0..most + 3 {
+            for limit in 0..=most {
                 // A line, one with a bend, and steps.
                 let line = |n: usize| 1000 * (limit as i128 - n as i128) + 700;
                 let bent = |n: usize| match n <= limit {
                     true => (limit - n) as i128,
                     false => -((n - limit) as i128).pow(3),
                 };
-                let (n, asked) = found(most, &line);
-                assert_eq!(n, most.min(limit));
-                assert!(asked <= 5, "{asked} questions for {limit} of {most}");
-                let (n, asked) = found(most, &bent);
-                assert_eq!(n, most.min(limit));
+                let (n, asked) = found(most, Some(line(0)), &line);
+                assert_eq!(n, limit);
+                assert!(asked <= 2, "{asked} questions for {limit} of {most}");
+                let (n, asked) = found(most, None, &line);
+                assert_eq!(n, limit);
+                assert!(asked <= 4, "{asked} questions for {limit} of {most}");
+                let (n, asked) = found(most, Some(bent(0)), &bent);
+                assert_eq!(n, limit);
                 assert!(asked <= 27, "{asked} questions for {limit} of {most}");
-                let (n, _) = found(most, &|n| if n <= limit { 0 } else { -1 });
-                assert_eq!(n, most.min(limit));
+                let (n, _) = found(most, None, &|n| if n <= limit { 0 } else { -1 });
+                assert_eq!(n, limit);
             }
         }
-        assert!(largest(4, &mut |_| Err(Error::input("no"))).is_err());
+        assert!(largest((0, None), (4, -1), &mut |_| Err(Error::input("no"))).is_err());
         // No limit is known.
-        assert_eq!(found(9, &|_| i128::MAX).0, 9);
         assert_eq!(
-            found(9, &|n| if n < 4 { i128::MAX } else { i128::MIN }).0,
+            found(9, Some(i128::MAX), &|n| match n {
+                0..4 => i128::MAX,
+                _ => i128::MIN,
+            })
+            .0,
             3
         );
     }

@@ -101,8 +101,13 @@ pub fn solve(space: &Space, left: Question<'_>) -> Result<Found> {
         });
     }
     let mut point = space.short();
-    if point != whole && left(point)?.least() >= 0 {
+    let mut lacks = left(point)?;
+    if lacks.least() >= 0 {
         return grown(space, point, left);
+    }
+    if lacks.device >= 0 {
+        // All that moves would go to the host, which has too little as it is.
+        return Ok(Found::nothing(point));
     }
     if space.n_cpu_moe.is_none() && space.most_moe > 0 && point.n_layers > 0 {
         // As few as needed: all, less as many as the device has room for.
@@ -110,8 +115,10 @@ pub fn solve(space: &Space, left: Question<'_>) -> Result<Found> {
             n_cpu_moe: space.most_moe - n_back,
             ..point
         };
-        if left(stay(0))?.device >= 0 {
-            let n_back = largest(space.most_moe - 1, &mut |n| Ok(left(stay(n))?.device))?;
+        let all = left(stay(0))?;
+        if all.device >= 0 {
+            let (none, bad) = ((0, Some(all.device)), (space.most_moe, lacks.device));
+            let n_back = largest(none, bad, &mut |n| Ok(left(stay(n))?.device))?;
             // Moving more would leave the host less.
             let point = stay(n_back);
             return match left(point)?.host >= 0 {
@@ -119,12 +126,12 @@ pub fn solve(space: &Space, left: Question<'_>) -> Result<Found> {
                 false => Ok(Found::nothing(point)),
             };
         }
-        point = stay(0);
+        (point, lacks) = (stay(0), all);
     }
     if space.n_layers.is_none() && space.most_layers > 0 {
         let with = |n_layers| Point { n_layers, ..point };
-        let fewer = space.most_layers - 1;
-        point = match largest(fewer, &mut |n| Ok(left(with(n))?.device))? {
+        let bad = (space.most_layers, lacks.device);
+        point = match largest((0, None), bad, &mut |n| Ok(left(with(n))?.device))? {
             // Without layers there no expert has to be kept from it.
             0 => Point {
                 n_layers: 0,
@@ -143,18 +150,19 @@ pub fn solve(space: &Space, left: Question<'_>) -> Result<Found> {
 fn grown(space: &Space, point: Point, left: Question<'_>) -> Result<Found> {
     let found = |point| Ok(Found { fits: true, point });
     let with = |n_ctx| Point { n_ctx, ..point };
-    if left(with(space.wanted_ctx))?.least() >= 0 {
+    let lacks = left(with(space.wanted_ctx))?.least();
+    if lacks >= 0 {
         return found(with(space.wanted_ctx));
     }
-    let first = point.n_ctx / CTX_STEP + 1;
-    let most = (space.wanted_ctx / CTX_STEP + 1).saturating_sub(first);
-    let steps = largest(most, &mut |n| {
-        Ok(left(with((first + n - 1) * CTX_STEP))?.least())
-    })?;
-    found(match steps {
-        0 => point,
-        n => with((first + n - 1) * CTX_STEP),
-    })
+    // In steps, of which `point` may be between two.
+    let step = point.n_ctx / CTX_STEP;
+    let good = (step, Some(left(point)?.least()));
+    let bad = (space.wanted_ctx.div_ceil(CTX_STEP), lacks);
+    if bad.0 <= step {
+        return found(point);
+    }
+    let longest = largest(good, bad, &mut |n| Ok(left(with(n * CTX_STEP))?.least()))?;
+    found(with(point.n_ctx.max(longest * CTX_STEP)))
 }
 
 #[cfg(test)]

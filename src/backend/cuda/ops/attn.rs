@@ -168,7 +168,7 @@ mod tests {
 
     fn tensor(dtype: DType, ne: [usize; 4]) -> Tensor {
         Tensor {
-            name: String::new(),
+            name: "".into(),
             dtype,
             ne,
             nb: Tensor::packed(dtype, ne),

@@ -44,18 +44,9 @@ pub fn head_rows(node: &Node<'_>, params: &HeadRows) -> Option<Answer> {
 /// Coefficients, eps, n_rot, neox, magnitude.
 fn rope_args(params: &HeadRows) -> [Arg; 5] {
     let rope = params.rope;
-    let mut table: Vec<u8> = rope
-        .iter()
-        .flat_map(RopeParams::coefficients)
-        .flat_map(f64::to_ne_bytes)
-        .collect();
-    if table.is_empty() {
-        // Not read, but an address that exists.
-        table = vec![0; size_of::<f64>()];
-    }
     let neox = rope.is_some_and(|r| r.mode == RopeMode::Neox);
     [
-        Arg::Table(table),
+        Arg::Rope(rope),
         Arg::F32(params.norm_eps.unwrap_or(0.0)),
         Arg::I32(rope.map_or(0, |r| r.n_rot) as i32),
         Arg::I32(i32::from(neox)),
@@ -115,10 +106,7 @@ mod tests {
                 Arg::NoView
             };
             assert_eq!(args[5], slots, "{h:?}");
-            let Arg::Table(table) = &args[6] else {
-                panic!("coefficients follow the views");
-            };
-            assert_eq!(table.len(), if has(1) { 32 * 8 } else { 8 });
+            assert_eq!(args[6], Arg::Rope(h.rope), "coefficients follow the views");
         }
     }
 }

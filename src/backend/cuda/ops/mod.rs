@@ -75,7 +75,7 @@ mod tests {
     /// A computed f32 tensor.
     pub fn tensor(ne: [usize; 4]) -> Tensor {
         Tensor {
-            name: String::new(),
+            name: "".into(),
             dtype: DType::F32,
             ne,
             nb: Tensor::packed(DType::F32, ne),
