@@ -2,6 +2,7 @@
 
 mod batch;
 mod devices;
+mod saved;
 mod state;
 mod threads;
 

@@ -5,16 +5,16 @@ use crate::error::{Error, Result};
 use crate::graph::{CacheId, CacheKind};
 
 /// Checkpoints kept, the latest ones.
-const MOST_CHECKPOINTS: usize = 4;
+pub(super) const MOST_CHECKPOINTS: usize = 4;
 
 /// Opens a saved sequence; the digits are the format's version.
 const MAGIC: &[u8; 8] = b"LRSEQ-01";
 
 /// The recurrent states of a sequence after `n_past` tokens.
 pub(super) struct Checkpoint {
-    seq: usize,
-    n_past: usize,
-    states: Vec<u8>,
+    pub seq: usize,
+    pub n_past: usize,
+    pub states: Vec<u8>,
 }
 
 impl Session {
@@ -192,7 +192,7 @@ impl Session {
     }
 
     /// Caches that there are, with the bytes of a row.
-    fn caches(&self) -> Vec<(CacheId, usize)> {
+    pub(super) fn caches(&self) -> Vec<(CacheId, usize)> {
         let of_layer = |(il, layer)| {
             let row = move |kind| (CacheId::of(il, kind), self.sizes.row_bytes(layer, kind));
             CacheKind::ALL.map(row)
@@ -202,7 +202,7 @@ impl Session {
     }
 
     /// Rows of a cache that a sequence has, in order of position.
-    fn rows_of(&self, seq: usize, id: CacheId) -> Vec<usize> {
+    pub(super) fn rows_of(&self, seq: usize, id: CacheId) -> Vec<usize> {
         let cells = match self.layers[id.layer()].swa {
             false => &self.cells,
             true => &self.cells_swa,
@@ -214,12 +214,12 @@ impl Session {
         }
     }
 
-    fn is_recurrent(&self) -> bool {
+    pub(super) fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|l| l.state > 0)
     }
 
     /// Recurrent caches, with the bytes of a slot.
-    fn states(&self) -> Vec<(CacheId, usize)> {
+    pub(super) fn states(&self) -> Vec<(CacheId, usize)> {
         let mut all = self.caches();
         all.retain(|(id, _)| matches!(id.kind(), CacheKind::Conv | CacheKind::State));
         all
