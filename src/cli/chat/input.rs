@@ -15,7 +15,7 @@ use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{CompletionType, Config, Context, Editor, Helper};
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::io::{BufRead, IsTerminal};
+use std::io::{BufRead, IsTerminal, Write};
 
 const PROMPT: &str = "> ";
 /// Opens and closes a message of several lines.
@@ -26,14 +26,18 @@ pub enum Input {
     /// A person with an editor: history, pasted lines, continuation.
     Terminal(Box<Editor<LineHelper, DefaultHistory>>),
     /// A message a line until the end.
-    Lines,
+    Lines {
+        /// At a terminal that knows no escapes.
+        to_person: bool,
+    },
 }
 
 impl Input {
     /// An editor when stdin is a terminal.
     pub fn open() -> anyhow::Result<Input> {
-        if !std::io::stdin().is_terminal() {
-            return Ok(Input::Lines);
+        let to_person = std::io::stdin().is_terminal();
+        if !to_person || is_simple_terminal() {
+            return Ok(Input::Lines { to_person });
         }
         // The prompt must not get into a redirected answer.
         let behavior = if std::io::stdout().is_terminal() {
@@ -59,7 +63,7 @@ impl Input {
 
     /// True when a person sees the prompt.
     pub fn is_terminal(&self) -> bool {
-        matches!(self, Input::Terminal(_))
+        !matches!(self, Input::Lines { to_person: false })
     }
 
     /// The next turn; empty input is skipped.
@@ -67,7 +71,14 @@ impl Input {
         loop {
             let text = match self {
                 Input::Terminal(editor) => edit(editor, interrupt)?,
-                Input::Lines => {
+                Input::Lines { to_person: true } => {
+                    interrupt.defer();
+                    // When stderr is closed there is nobody to prompt.
+                    let _ = write!(std::io::stderr(), "{PROMPT}");
+                    let read = || read_message(&mut std::io::stdin().lock());
+                    interrupt.while_editing(read).transpose()?.flatten()
+                }
+                Input::Lines { to_person: false } => {
                     interrupt.leave_at_once();
                     read_message(&mut std::io::stdin().lock())?
                 }
@@ -84,6 +95,12 @@ impl Input {
             }
         }
     }
+}
+
+/// True where the editor would not know how to move the cursor.
+fn is_simple_terminal() -> bool {
+    const SIMPLE: [&str; 3] = ["dumb", "cons25", "emacs"];
+    std::env::var("TERM").is_ok_and(|term| SIMPLE.contains(&term.as_str()))
 }
 
 /// A text from the editor; `None` after Ctrl-D, or when the process has to end.

@@ -19,10 +19,11 @@ use super::generate::{Finish, Generator};
 use super::interrupt::Interrupt;
 use super::output::describe;
 use super::{load, prompt, template_source};
-use crate::chat::{RenderOptions, Transcript};
-use crate::gguf::Gguf;
+use crate::chat::RenderOptions;
+use crate::gguf::{Gguf, Metadata};
 use crate::model::Model;
-use crate::sampling::Chain;
+use crate::sampling::{Chain, SamplingParams};
+use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use act::Next;
 use clap::ValueEnum;
@@ -30,7 +31,7 @@ use commands::Turn;
 use input::Input;
 use session_file::{Identity, Saved, SessionFile};
 use show::Think;
-use turn::{Chat, LastTurn, OnFull};
+use turn::{Chat, OnFull};
 
 /// Runs the command.
 pub fn run(mut args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
@@ -46,49 +47,29 @@ pub fn run(mut args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         None => template_source::of_model(&gguf.meta)?,
     };
     let (session_file, saved) = session_file(&args, &gguf)?;
-    let sampling = match &saved {
-        Some(saved) => saved.sampling(args.sampling.sampled(&gguf.meta, &tokenizer)?)?,
-        None => args.sampling.sampled(&gguf.meta, &tokenizer)?,
-    };
-    // Flags win over what was saved.
-    let mut sampling = args.sampling.over(sampling, &tokenizer);
+    let (sampling, chain) = sampling(&args, saved.as_ref(), &gguf.meta, &tokenizer)?;
     let model = load::model(gguf, &args.eval)?;
     load::need_rows(&tokenizer, &model)?;
     let fitted = load::fitted(&model, MIN_CTX.min(model.n_ctx_train().max(1)));
     let context = &args.eval.context;
     let wish = load::wish(context, &model, fitted);
     let (bos, eos) = template_source::texts(&tokenizer);
-    let chain = Chain::new(&sampling)?;
-    sampling.seed = sampling.seed.or(chain.seed());
-    let mut chat = Chat {
-        generator: Generator::new(
-            &tokenizer,
-            load::session(&model, &args.eval, wish, false)?,
-            chain,
-            interrupt,
-            args.sampling.stop,
-            context.ubatch_size.min(context.batch_size),
-        ),
-        template,
-        options: RenderOptions {
-            add_generation_prompt: true,
-            bos_token: &bos,
-            eos_token: &eos,
-            now: None,
-            kwargs: Default::default(),
-        },
-        kwargs: args.template.chat_template_kwargs.unwrap_or_default(),
-        limit: usize::try_from(args.n_predict).ok(),
-        on_full: args.on_full,
-        think: Think::Show,
-        silent: args.json,
-        transcript: Transcript::new(),
-        n_forgotten: 0,
-        sampling,
-        n_replies: 0,
-        session_file,
-        last: LastTurn::default(),
+    let options = RenderOptions {
+        add_generation_prompt: true,
+        bos_token: &bos,
+        eos_token: &eos,
+        ..RenderOptions::default()
     };
+    let generator = Generator::new(
+        &tokenizer,
+        load::session(&model, &args.eval, wish, false)?,
+        chain,
+        interrupt,
+        std::mem::take(&mut args.sampling.stop),
+        context.ubatch_size.min(context.batch_size),
+    );
+    let mut chat = Chat::new(generator, template, options, sampling, &args);
+    chat.session_file = session_file;
     chat.resume(saved, args.think)?;
     if let Some(text) = system_prompt {
         chat.transcript.set_system(text);
@@ -98,6 +79,23 @@ pub fn run(mut args: ChatArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
         None => chat.talk(&model),
     };
     chat.leave(result)
+}
+
+/// Settings of the file, over them those of a saved session, over them the flags; with the
+/// seed that is in use.
+fn sampling(
+    args: &ChatArgs,
+    saved: Option<&Saved>,
+    meta: &Metadata,
+    tokenizer: &Tokenizer,
+) -> Result<(SamplingParams, Chain)> {
+    let mut base = args.sampling.sampled(meta, tokenizer)?;
+    if let Some(saved) = saved {
+        base = args.sampling.over(saved.sampling(base)?, tokenizer);
+    }
+    let chain = Chain::new(&base)?;
+    base.seed = base.seed.or(chain.seed());
+    Ok((base, chain))
 }
 
 /// What `-sys` or `--system-prompt-file` gives.

@@ -1,5 +1,6 @@
 //! One turn: the prompt that the messages make, what of it is evaluated, and the reply.
 
+use super::args::ChatArgs;
 use super::session_file::{Saved, SessionFile};
 use super::show::{Shown, Think};
 use super::state_file;
@@ -71,7 +72,34 @@ struct Prompt {
     border: usize,
 }
 
-impl Chat<'_> {
+impl<'a> Chat<'a> {
+    /// A chat in which nothing has been said.
+    pub fn new(
+        generator: Generator<'a>,
+        template: ChatTemplate,
+        options: RenderOptions<'a>,
+        sampling: SamplingParams,
+        args: &ChatArgs,
+    ) -> Chat<'a> {
+        let kwargs = args.template.chat_template_kwargs.clone();
+        Chat {
+            generator,
+            template,
+            options,
+            kwargs: kwargs.unwrap_or_default(),
+            limit: usize::try_from(args.n_predict).ok(),
+            on_full: args.on_full,
+            think: Think::Show,
+            silent: args.json,
+            transcript: Transcript::new(),
+            n_forgotten: 0,
+            sampling,
+            n_replies: 0,
+            session_file: None,
+            last: LastTurn::default(),
+        }
+    }
+
     /// Answers a message. Without an answer the message is forgotten, so that turns keep
     /// alternating.
     pub fn say(&mut self, text: &str) -> anyhow::Result<Finish> {
