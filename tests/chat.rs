@@ -149,7 +149,7 @@ fn another_reply_is_another_draw() {
     assert_eq!(all[1]["reply"], drawn[0]);
     // What is set counts from the next reply on.
     let all = replies(&sandbox, &format!("{line} -s 7"), "/set temp 0\nw\n");
-    assert_eq!(all[0]["reply"], "xyzabcdefghi");
+    assert_eq!(all[0]["reply"], "xyzabcdefgh");
 }
 
 #[test]

@@ -118,7 +118,8 @@ fn json(path: PathBuf) -> Json {
 fn forty_pasted_lines_are_one_message() {
     let folder = folder();
     let mut terminal = chat(folder.path(), "-n 4");
-    let lines: Vec<String> = (1..=40).map(|n| format!("line {n} \\")).collect();
+    let mut lines: Vec<String> = (1..40).map(|n| format!("line {n} \\")).collect();
+    lines.push("line 40".to_string());
     // Terminals send carriage returns for line ends.
     terminal.types(&format!("\x1b[200~{}\x1b[201~", lines.join("\r")));
     terminal.sees("line 40");

@@ -59,7 +59,7 @@ fn folder(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::replace;
-    use std::io::{Error, Write};
+    use std::io::Error;
 
     #[test]
     fn a_write_that_fails_changes_nothing() {

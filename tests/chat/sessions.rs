@@ -1,12 +1,14 @@
 //! `--session`: a chat that was left goes on as if it had not been.
 
 use super::{CHAT, Sandbox, json, replies, toy};
+use std::io::Read;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 /// Sampled, so that random numbers must go on too.
 fn line(model: &str) -> String {
     let model = toy(model);
-    format!("chat -m {model} --device cpu --json -n 24 -s 11 --temp 1 --repeat-penalty 1.1")
+    format!("chat -m {model} --device cpu --json -n 10 -s 11 --temp 1 --repeat-penalty 1.1")
 }
 
 const SAID: [&str; 3] = [
@@ -52,7 +54,7 @@ fn settings_of_the_first_day_count_on_the_second() {
     let sandbox = Sandbox::new();
     let short = |flags: &str, said: &str| {
         let line = format!(
-            "chat -m {} --device cpu --json -n 24{flags}",
+            "chat -m {} --device cpu --json -n 10{flags}",
             toy("toy-llama.gguf")
         );
         replies(&sandbox, &line, said)
@@ -75,7 +77,7 @@ fn settings_of_the_first_day_count_on_the_second() {
 fn a_torn_or_missing_state_is_evaluated_again() {
     let sandbox = Sandbox::new();
     let model = format!(
-        "chat -m {} --device cpu --json -n 24 --temp 0",
+        "chat -m {} --device cpu --json -n 10 --temp 0",
         toy("toy-llama.gguf")
     );
     let line = format!("{model} --session s.json");
@@ -180,4 +182,33 @@ fn forgotten_turns_stay_forgotten() {
             assert_eq!(got[key], want[key], "turn {turn}: {key}");
         }
     }
+}
+
+#[test]
+fn a_reader_that_has_had_enough_costs_nothing_that_was_said() {
+    let sandbox = Sandbox::new();
+    let line = format!("{CHAT} --quiet --ignore-eos -c 1000000 --session s.json -p a");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_llama-rs"))
+        .args(line.split(' '))
+        .current_dir(sandbox.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut some = [0; 16];
+    let mut stdout = child.stdout.take().expect("a pipe");
+    stdout.read_exact(&mut some).expect("output");
+    drop(stdout);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    assert_eq!(output.status.code(), Some(0));
+    let session = std::fs::read_to_string(files(&sandbox).session).expect("saved");
+    let reply = &json(&session)["messages"][1]["content"];
+    assert!(
+        reply
+            .as_str()
+            .is_some_and(|r| r.starts_with("bcdefghijklmnop")),
+        "{reply}"
+    );
 }

@@ -220,11 +220,10 @@ impl Chat<'_> {
                 generator.chain.describe(),
             );
         }
-        result?;
-        saved?;
-        match generator.interrupt.ending() {
-            Some(code) => std::process::exit(code),
-            None => Ok(()),
+        if let (Some(code), Ok(())) = (generator.interrupt.ending(), &saved) {
+            std::process::exit(code);
         }
+        result?;
+        Ok(saved?)
     }
 }
