@@ -28,30 +28,42 @@ fn each_of_200_turns_evaluates_only_what_is_new() {
     }
 }
 
+/// A chat with a toy model, of short greedy replies.
+fn short(name: &str, flags: &str) -> String {
+    let model = toy(name);
+    let line = format!("chat -m {model} --device cpu --temp 0 --json -n 8 {flags}");
+    line.trim_end().to_string()
+}
+
+const TOYS: [&str; 2] = ["toy-llama.gguf", "toy-mamba2.gguf"];
+
 #[test]
-fn recurrent_models_evaluate_only_what_is_new() {
-    let sandbox = Sandbox::new();
-    let line = format!(
-        "chat -m {} --device cpu --temp 0 --json -n 8",
-        toy("toy-mamba2.gguf")
-    );
-    let stdin = "Hello!\nHow are you?\n/regenerate\nWhat are you?\n";
-    let all = replies(&sandbox, &line, stdin);
-    let [first, second, again, third] = &all[..] else {
-        panic!("{} replies", all.len());
-    };
-    assert_eq!(
-        count(first, "evaluated_tokens"),
-        count(first, "prompt_tokens")
-    );
-    for (reply, before) in [(second, first), (third, second)] {
-        // What came before, with its reply, is not evaluated again.
-        let old = count(before, "prompt_tokens") + count(before, "reply_tokens") - 1;
-        let new = count(reply, "prompt_tokens") - old;
-        assert!(count(reply, "evaluated_tokens") <= new + 2, "{reply}");
+fn caches_of_both_kinds_keep_what_was_said() {
+    for name in TOYS {
+        let sandbox = Sandbox::new();
+        let line = short(name, "-s 1");
+        let stdin = "Hello!\nHow are you?\n/regenerate\nWhat are you?\n";
+        let all = replies(&sandbox, &line, stdin);
+        let [first, second, again, third] = &all[..] else {
+            panic!("{} replies", all.len());
+        };
+        assert_eq!(
+            count(first, "evaluated_tokens"),
+            count(first, "prompt_tokens")
+        );
+        for (reply, before) in [(second, first), (third, second)] {
+            // What came before, with its reply, is not evaluated again.
+            let old = count(before, "prompt_tokens") + count(before, "reply_tokens") - 1;
+            let new = count(reply, "prompt_tokens") - old;
+            assert!(
+                count(reply, "evaluated_tokens") <= new + 2,
+                "{name}: {reply}"
+            );
+        }
+        // A prompt that is cached as a whole is answered as it was.
+        assert_eq!(count(again, "evaluated_tokens"), 0);
+        assert_eq!(again["reply"], second["reply"]);
     }
-    assert_eq!(count(again, "evaluated_tokens"), 0);
-    assert_eq!(again["reply"], second["reply"]);
 }
 
 /// A template that writes replies otherwise once they are history, as those that drop
@@ -64,9 +76,8 @@ const REWRITES: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n\
 fn a_rewritten_history_costs_only_the_last_turn() {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path().join("t.jinja"), REWRITES).expect("written");
-    for name in ["toy-llama.gguf", "toy-mamba2.gguf"] {
-        let model = format!("chat -m {} --device cpu --temp 0 --json -n 12", toy(name));
-        let line = format!("{model} --chat-template-file t.jinja");
+    for name in TOYS {
+        let line = short(name, "--chat-template-file t.jinja");
         let stdin = "Tell me a story about a fox.\nWhat is rain?\nHello!\nHow are you?\n";
         let all = replies(&sandbox, &line, stdin);
         for pair in all.windows(2) {
@@ -163,4 +174,34 @@ fn shift_makes_room_in_the_middle_of_a_reply() {
     let ran = sandbox.run_with(&format!("{CHAT} -c 20 --on-full shift"), "w\na\n");
     assert_eq!(ran.code, Some(3), "{}", ran.stderr);
     assert_eq!(ran.stdout, "xyz\nbcdefghijklmnopqrs\n");
+}
+
+#[test]
+fn after_shifts_the_model_reads_what_is_left_and_nothing_else() {
+    let said = "Tell me about dogs.\nWhat is rain?\nI like tea.\nWhat do bees do?\n\
+                I got a kitten today!\nWhat is a friend?\nHello!\nWhat are you?\n";
+    for name in TOYS {
+        let sandbox = Sandbox::new();
+        let flags = "-sys Hi -c 96 --on-full shift --session s.json";
+        let all = replies(&sandbox, &short(name, flags), said);
+        let session = std::fs::read_to_string(sandbox.path().join("s.json")).expect("saved");
+        let session = json(&session);
+        let n_forgotten = session["n_forgotten"].as_u64().expect("a count") as usize;
+        assert!(n_forgotten >= 2, "{name}: {session}");
+        let messages = session["messages"].as_array().expect("messages");
+        // The system prompt, then what was neither forgotten nor said last.
+        let mut left = vec![messages[0].clone()];
+        left.extend_from_slice(&messages[1 + 2 * n_forgotten..messages.len() - 2]);
+        let left = serde_json::to_string(&left).expect("text");
+        std::fs::write(sandbox.path().join("left.json"), left).expect("written");
+        let fresh = replies(
+            &sandbox,
+            &short(name, ""),
+            "/load left.json\nWhat are you?\n",
+        );
+        let last = all.last().expect("a reply");
+        for key in ["reply", "prompt_tokens"] {
+            assert_eq!(fresh[0][key], last[key], "{name}: {key}");
+        }
+    }
 }
