@@ -240,3 +240,21 @@ fn thinking_is_shown_hidden_or_off() {
         ran.stderr
     );
 }
+
+#[test]
+fn stdout_holds_the_answer_and_nothing_else() {
+    let sandbox = Sandbox::new();
+    for flags in ["", " -v", " -vv", " --quiet"] {
+        for (name, value) in [("NO_COLOR", "1"), ("TERM", "dumb"), ("TERM", "xterm")] {
+            let mut command = sandbox.command();
+            command
+                .args(format!("{CHAT} -p w{flags}").split(' '))
+                .env(name, value);
+            let output = command.output().expect("it runs");
+            assert_eq!(output.stdout, b"xyz\n", "{flags} {name}={value}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert!(!stderr.contains('\x1b'), "{stderr}");
+            assert_eq!(stderr.is_empty(), flags == " --quiet", "{stderr}");
+        }
+    }
+}

@@ -277,3 +277,34 @@ fn lines_are_remembered_for_the_user_alone() {
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
 }
+
+#[test]
+fn an_answer_on_a_terminal_is_only_text() {
+    let folder = folder();
+    let model = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/toy-llama.gguf");
+    for (flags, name, value) in [
+        ("", "TERM", "xterm"),
+        ("-v", "TERM", "dumb"),
+        ("--quiet", "NO_COLOR", "1"),
+    ] {
+        let mut command = Command::new("sh");
+        let call = "exec \"$0\" chat --device cpu --temp 0 -n 4 -p Hello! -m \"$1\" $2 2>errors";
+        command
+            .current_dir(folder.path())
+            .env(name, value)
+            .args(["-c", call, env!("CARGO_BIN_EXE_llama-rs")])
+            .arg(&model)
+            .arg(flags);
+        let options = Options::new().timeout_ms(Some(TIMEOUT_MS));
+        let mut session = spawn_with_options(command, options).expect("a terminal");
+        let text = session.exp_eof().expect("it ends");
+        let letters = text
+            .trim_end()
+            .chars()
+            .all(|c| c.is_ascii_alphabetic() || " !'".contains(c));
+        assert!(
+            letters && text.trim().len() > 4,
+            "{flags} {name}={value}: {text:?}"
+        );
+    }
+}

@@ -252,6 +252,27 @@ fn joined_bytes(a: &[u8], b: &[u8]) -> Vec<u8> {
     [a, b].concat()
 }
 
+/// Saved after windows have moved on and tokens were taken back, a sequence goes on with the
+/// same bits in a session like its own.
+fn same_bits(at: &Place) -> Result<(), Failed> {
+    let (a, b, c) = (tokens(1, 120), tokens(2, 40), tokens(3, 5));
+    let mut s = at.session(1)?;
+    s.eval(&a)?;
+    s.checkpoint(0)?;
+    s.eval(&b[..7])?;
+    s.truncate(120)?;
+    for token in &b {
+        s.eval(std::slice::from_ref(token))?;
+    }
+    let mut other = at.session(1)?;
+    other.load_seq(0, &s.save_seq(0)?)?;
+    for part in [&c[..], &c[..1]] {
+        let (got, want) = (other.eval(part)?.to_vec(), s.eval(part)?.to_vec());
+        ensure(got == want, || "other bits".to_string())?;
+    }
+    Ok(())
+}
+
 /// A sequence that was saved can be cut back where it could before.
 fn checkpoints(at: &Place) -> Result<(), Failed> {
     let (a, b, c) = (tokens(1, 70), tokens(2, 6), tokens(3, 33));
@@ -308,7 +329,7 @@ fn room(at: &Place) -> Result<(), Failed> {
 fn main() {
     let args = Arguments::from_args();
     let gpu = Trials::new();
-    let checks: [(&str, Check); 9] = [
+    let checks: [(&str, Check); 10] = [
         ("batches", batches),
         ("refused_batches", refused_batches),
         ("truncation", truncation),
@@ -316,6 +337,7 @@ fn main() {
         ("saving", saving),
         ("damaged", damaged),
         ("checkpoints", checkpoints),
+        ("same_bits", same_bits),
         ("clearing", clearing),
         ("room", room),
     ];

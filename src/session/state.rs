@@ -8,7 +8,7 @@ use crate::graph::{CacheId, CacheKind};
 pub(super) const MOST_CHECKPOINTS: usize = 4;
 
 /// Opens a saved sequence; the digits are the format's version.
-const MAGIC: &[u8; 8] = b"LRSEQ-01";
+const MAGIC: &[u8; 8] = b"LRSEQ-02";
 
 /// The recurrent states of a sequence after `n_past` tokens.
 pub(super) struct Checkpoint {
@@ -110,8 +110,12 @@ impl Session {
         let mut out = MAGIC.to_vec();
         out.extend(self.fingerprint().to_le_bytes());
         out.extend((self.n_past[seq] as u64).to_le_bytes());
-        for cells in [&self.cells, &self.cells_swa] {
-            out.extend((cells.of(seq as i32).len() as u64).to_le_bytes());
+        let cells = [&self.cells, &self.cells_swa].map(|cells| cells.of(seq as i32));
+        for cells in &cells {
+            out.extend((cells.len() as u64).to_le_bytes());
+        }
+        for cell in cells.concat() {
+            out.extend((cell as u32).to_le_bytes());
         }
         for (id, row_bytes) in self.caches() {
             for (first, n) in runs(&self.rows_of(seq, id)) {
@@ -177,7 +181,14 @@ impl Session {
                     "the saved {n} cells of sliding windows are more than this session has; raise -ub"
                 ))
             };
-            cells.place(seq as i32, first, n).ok_or_else(no_room)?;
+            let (list, later) = rest.split_at_checked(4 * n).ok_or_else(bad)?;
+            rest = later;
+            // In the same cells attention adds in the same order, to the same bits.
+            let list = list.as_chunks::<4>().0.iter();
+            let same: Vec<usize> = list.map(|c| u32::from_le_bytes(*c) as usize).collect();
+            if !cells.place_at(seq as i32, first, &same) {
+                cells.place(seq as i32, first, n).ok_or_else(no_room)?;
+            }
         }
         // States are there only where there are tokens.
         self.n_past[seq] = n_past;

@@ -205,3 +205,44 @@ fn after_shifts_the_model_reads_what_is_left_and_nothing_else() {
         }
     }
 }
+
+/// Pages in use now, in KiB.
+#[cfg(target_os = "linux")]
+fn resident_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+    let number = line.and_then(|l| l.split_whitespace().next());
+    number.and_then(|n| n.parse().ok()).expect("a number")
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_long_chat_does_not_grow() {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+    let sandbox = Sandbox::new();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_llama-rs"))
+        .args(format!("{CHAT} --quiet -c 64 --on-full shift").split(' '))
+        .current_dir(sandbox.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut turns = |n: usize| {
+        for _ in 0..n {
+            stdin.write_all(b"w\n").expect("it reads");
+            let reply = lines.next().expect("a reply").expect("text");
+            assert_eq!(reply, "xyz");
+        }
+    };
+    turns(50);
+    let before = resident_kib(child.id());
+    turns(TURNS - 50);
+    let after = resident_kib(child.id());
+    drop(stdin);
+    assert!(child.wait().expect("it ends").success());
+    // 150 turns of messages are some KiB; allocators keep some pages of what was freed.
+    assert!(after < before + 2048, "from {before} to {after} KiB");
+}
