@@ -255,7 +255,7 @@ fn joined_bytes(a: &[u8], b: &[u8]) -> Vec<u8> {
 /// Saved after windows have moved on and tokens were taken back, a sequence goes on with the
 /// same bits in a session like its own.
 fn same_bits(at: &Place) -> Result<(), Failed> {
-    let (a, b, c) = (tokens(1, 120), tokens(2, 40), tokens(3, 5));
+    let (a, b, c) = (tokens(1, 120), tokens(2, 53), tokens(3, 5));
     let mut s = at.session(1)?;
     s.eval(&a)?;
     s.checkpoint(0)?;

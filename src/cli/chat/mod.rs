@@ -156,19 +156,22 @@ impl Chat<'_> {
                 Turn::Command(command) => self.act(command),
                 Turn::Message(text) => self.say(&text).map(Next::Replied),
             };
-            let result = result.and_then(|next| self.told(next));
-            match result {
-                Ok(Next::Leave) => return Ok(()),
-                Ok(Next::Input | Next::Replied(_)) => {}
-                Err(error) if self.goes_on_after(&error, &input) => {
-                    tracing::error!("{}", describe(&error));
+            let told = result.and_then(|next| self.told(next));
+            if matches!(told, Ok(Next::Leave)) {
+                return Ok(());
+            }
+            let saved = self.save(false).map_err(anyhow::Error::from);
+            for result in [told.map(|_| ()), saved] {
+                match result {
+                    Err(error) if self.goes_on_after(&error, &input) => {
+                        tracing::error!("{}", describe(&error));
+                    }
+                    result => result?,
                 }
-                Err(error) => return Err(error),
             }
             if self.generator.interrupt.ending().is_some() {
                 return Ok(());
             }
-            self.save(false)?;
         }
     }
 

@@ -154,11 +154,11 @@ impl SessionFile {
         PathBuf::from(name)
     }
 
-    /// Replaces the file.
+    /// Replaces the file; false when it says the same already.
     ///
     /// # Errors
     /// It cannot be written, or somebody else has changed it, whose chat must not be lost.
-    pub fn write(&mut self, saved: &Saved) -> Result<()> {
+    pub fn write(&mut self, saved: &Saved) -> Result<bool> {
         if read(&self.path)? != self.known {
             return Err(Error::file(
                 &self.path,
@@ -169,11 +169,12 @@ impl SessionFile {
         let mut bytes = serde_json::to_vec_pretty(saved)
             .map_err(|e| Error::file(&self.path, e.to_string(), "report this"))?;
         bytes.push(b'\n');
-        if self.known.as_ref() != Some(&bytes) {
+        let changed = self.known.as_ref() != Some(&bytes);
+        if changed {
             write_file::replace(&self.path, &mut |out| out.write_all(&bytes))?;
             self.known = Some(bytes);
         }
-        Ok(())
+        Ok(changed)
     }
 }
 
@@ -249,7 +250,8 @@ mod tests {
         let path = folder.path().join("s.json");
         let (mut file, none) = SessionFile::open(&path, model("one")).expect("a new one");
         assert!(none.is_none() && !path.exists());
-        file.write(&saved()).expect("written");
+        assert!(file.write(&saved()).expect("written"));
+        assert!(!file.write(&saved()).expect("the same"));
         let (_, read) = SessionFile::open(&path, model("one")).expect("ours");
         let read = read.expect("it is there");
         assert_eq!(read.transcript().expect("messages").last_reply(), Some("b"));

@@ -328,9 +328,10 @@ impl<'a> Chat<'a> {
         let mut saved = Saved::new(file.model(), &self.transcript, &self.sampling, self.think);
         saved.n_replies = self.n_replies;
         saved.n_forgotten = self.n_forgotten;
-        file.write(&saved)?;
+        let changed = file.write(&saved)?;
         let session = &self.generator.session;
-        if !leaving && session.saved_bytes(0) > SAVED_EACH_TURN_BYTES {
+        let small = session.saved_bytes(0) <= SAVED_EACH_TURN_BYTES;
+        if !(leaving || changed && small) {
             return Ok(());
         }
         // After an error the session may keep less.
