@@ -258,3 +258,21 @@ fn stdout_holds_the_answer_and_nothing_else() {
         }
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn a_reply_goes_to_the_clipboard() {
+    use std::os::unix::fs::PermissionsExt;
+    let sandbox = Sandbox::new();
+    let program = sandbox.path().join("wl-copy");
+    std::fs::write(&program, "#!/bin/sh\ncat > copied\n").expect("written");
+    let may_run = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&program, may_run).expect("it is ours");
+    let path = format!("{}:/usr/bin:/bin", sandbox.path().display());
+    let mut command = sandbox.command();
+    command.args(CHAT.split(' ')).env("PATH", path);
+    let output = command.write_stdin("w\n/copy\n").output().expect("it runs");
+    assert!(output.status.success(), "{:?}", output.stderr);
+    let copied = std::fs::read(sandbox.path().join("copied")).expect("it was called");
+    assert_eq!(copied, b"xyz");
+}
