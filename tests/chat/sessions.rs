@@ -212,3 +212,19 @@ fn a_reader_that_has_had_enough_costs_nothing_that_was_said() {
         "{reply}"
     );
 }
+
+#[test]
+fn numbers_that_nobody_saved_do_no_harm() {
+    let sandbox = Sandbox::new();
+    let line = format!("{CHAT} --json --session s.json");
+    replies(&sandbox, &line, "w\n");
+    let Files { session, .. } = files(&sandbox);
+    let text = std::fs::read_to_string(&session).expect("saved");
+    let odd = text
+        .replace("\"n_replies\": 1", "\"n_replies\": 18446744073709551615")
+        .replace("\"n_forgotten\": 0", "\"n_forgotten\": 4294967295");
+    assert_ne!(odd, text);
+    std::fs::write(&session, odd).expect("written");
+    let resumed = replies(&sandbox, &line, "w\nw\n");
+    assert_eq!(resumed[1]["reply"], "xyz");
+}

@@ -131,7 +131,7 @@ impl<'a> Chat<'a> {
     /// before was drawn, nor on whether the chat was resumed in between.
     fn draw_anew(&mut self) -> Result<()> {
         let seed = self.sampling.seed.map(|s| s.wrapping_add(self.n_replies));
-        self.n_replies += 1;
+        self.n_replies = self.n_replies.wrapping_add(1);
         self.generator.chain = Chain::new(&SamplingParams {
             seed,
             ..self.sampling.clone()
