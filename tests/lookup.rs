@@ -54,9 +54,9 @@ fn check(file: &Path, layers: Layers, exact: bool) -> Result<(), Failed> {
     while at + MOST_TOKENS < N_TOKENS {
         let width = 2 + at % (MOST_TOKENS - 1);
         // Recurrent states cannot be cut back.
-        let n_kept = match ahead.forgets_tokens() {
-            true => 1 + at % width,
-            false => width,
+        let n_kept = match ahead.needs_checkpoints() {
+            true => width,
+            false => 1 + at % width,
         };
         let wrong = tokens(at + 2, width - n_kept);
         let batch = [&text[at..at + n_kept], &wrong[..]].concat();

@@ -252,6 +252,51 @@ fn joined_bytes(a: &[u8], b: &[u8]) -> Vec<u8> {
     [a, b].concat()
 }
 
+/// Saved after windows have moved on and tokens were taken back, a sequence goes on with the
+/// same bits in a session like its own.
+fn same_bits(at: &Place) -> Result<(), Failed> {
+    let (a, b, c) = (tokens(1, 120), tokens(2, 53), tokens(3, 5));
+    let mut s = at.session(1)?;
+    s.eval(&a)?;
+    s.checkpoint(0)?;
+    s.eval(&b[..7])?;
+    s.truncate(120)?;
+    for token in &b {
+        s.eval(std::slice::from_ref(token))?;
+    }
+    let mut other = at.session(1)?;
+    other.load_seq(0, &s.save_seq(0)?)?;
+    for part in [&c[..], &c[..1]] {
+        let (got, want) = (other.eval(part)?.to_vec(), s.eval(part)?.to_vec());
+        ensure(got == want, || "other bits".to_string())?;
+    }
+    Ok(())
+}
+
+/// A sequence that was saved can be cut back where it could before.
+fn checkpoints(at: &Place) -> Result<(), Failed> {
+    let (a, b, c) = (tokens(1, 70), tokens(2, 6), tokens(3, 33));
+    let mut s = at.session(2)?;
+    s.eval_batch(&[(1, &a)])?;
+    s.checkpoint(1)?;
+    s.eval_batch(&[(1, &b)])?;
+    let (saved, kept) = (s.save_seq(1)?, s.save_checkpoints(1));
+    ensure(kept.is_empty() != at.recurrent(), || {
+        format!("{} bytes of checkpoints", kept.len())
+    })?;
+    let mut other = at.session(1)?;
+    other.load_seq(0, &saved)?;
+    for bad in [&joined_bytes(&kept, &[0])[..], &kept[..kept.len() / 2]] {
+        let refused = other.load_checkpoints(0, bad).is_err();
+        ensure(refused || bad.is_empty(), || "they were loaded".to_string())?;
+    }
+    other.load_checkpoints(0, &kept)?;
+    other.truncate(70)?;
+    ensure(other.n_past() == 70, || format!("{} left", other.n_past()))?;
+    let got = other.eval(&c)?.to_vec();
+    at.same("after 70", &got, &at.alone(&joined(&a, &c))?)
+}
+
 /// A forgotten sequence starts anew, and so do all.
 fn clearing(at: &Place) -> Result<(), Failed> {
     let (a, b) = (tokens(1, 60), tokens(2, 6));
@@ -326,13 +371,15 @@ fn company(at: &Place) -> Result<(), Failed> {
 fn main() {
     let args = Arguments::from_args();
     let gpu = Trials::new();
-    let checks: [(&str, Check); 8] = [
+    let checks: [(&str, Check); 10] = [
         ("batches", batches),
         ("refused_batches", refused_batches),
         ("truncation", truncation),
         ("copies", copies),
         ("saving", saving),
         ("damaged", damaged),
+        ("checkpoints", checkpoints),
+        ("same_bits", same_bits),
         ("clearing", clearing),
         ("room", room),
     ];

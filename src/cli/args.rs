@@ -1,6 +1,7 @@
 //! The commands and their own flags; shared flag groups are in `flags.rs`.
 
 use super::bench::BenchArgs;
+use super::chat::ChatArgs;
 use super::fit_params::FitArgs;
 use super::flags::{DraftArgs, EvalArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
 use super::model_flags::{HubArgs, ModelArgs, parse_wanted};
@@ -105,33 +106,6 @@ pub struct SimpleArgs {
           default_value_t = 32, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
     pub n_predict: i64,
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub eval: EvalArgs,
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
-    #[command(flatten)]
-    pub drafts: DraftArgs,
-}
-
-/// `chat`.
-#[derive(Debug, Args)]
-pub struct ChatArgs {
-    /// Instructions to the model, before the first message (also -sys)
-    #[arg(
-        long = "system-prompt",
-        value_name = "TEXT",
-        allow_hyphen_values = true
-    )]
-    pub system_prompt: Option<String>,
-    /// Tokens a reply may have; -1 is until its end
-    #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N",
-          default_value_t = -1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
-    pub n_predict: i64,
-    #[command(flatten)]
-    pub template: TemplateArgs,
     #[command(flatten)]
     pub model: ModelArgs,
     #[command(flatten)]

@@ -247,7 +247,8 @@ impl SamplingArgs {
         Ok(self.over(SamplingParams::greedy(), tokenizer))
     }
 
-    fn over(&self, base: SamplingParams, tokenizer: &Tokenizer) -> SamplingParams {
+    /// What the flags give, the rest from `base`.
+    pub fn over(&self, base: SamplingParams, tokenizer: &Tokenizer) -> SamplingParams {
         SamplingParams {
             temp: self.temp.unwrap_or(base.temp),
             top_k: self.top_k.unwrap_or(base.top_k),

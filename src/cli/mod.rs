@@ -7,7 +7,6 @@ pub mod argv;
 mod bench;
 mod builtin;
 mod chat;
-mod chat_input;
 mod device_choice;
 mod device_flags;
 mod devices;
@@ -33,6 +32,7 @@ mod speculate;
 mod template;
 mod template_source;
 mod tokenize;
+mod write_file;
 
 use args::{Cli, Command};
 use clap::error::ErrorKind;

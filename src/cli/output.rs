@@ -37,9 +37,18 @@ pub fn version() -> &'static str {
 
 /// True when stderr may carry escapes: a terminal, and nobody said no.
 pub fn stderr_colour() -> bool {
+    wants_colour() && io::stderr().is_terminal()
+}
+
+/// As [`stderr_colour`], for stdout.
+pub fn stdout_colour() -> bool {
+    wants_colour() && io::stdout().is_terminal()
+}
+
+fn wants_colour() -> bool {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
-    !no_color && !dumb && io::stderr().is_terminal()
+    !no_color && !dumb
 }
 
 /// Sends `tracing` events to stderr, one plain line each.
@@ -238,6 +247,11 @@ fn unwritten(error: io::Error) -> io::Error {
 /// information is wanted there.
 pub fn progress(len: usize, what: &str) -> ProgressBar {
     bar(len, what, "{msg} {wide_bar} {pos}/{len}")
+}
+
+/// As [`progress`], for tokens: how many, and how fast.
+pub fn progress_tokens(len: usize, what: &str) -> ProgressBar {
+    bar(len, what, "{msg} {wide_bar} {pos}/{len} tokens {per_sec}")
 }
 
 /// As [`progress`], for bytes whose number is not known yet.

@@ -88,7 +88,7 @@ impl Ahead {
                 LookupMode::On => true,
                 LookupMode::Off => false,
             };
-            if wanted && !session.forgets_tokens() {
+            if wanted && session.needs_checkpoints() {
                 if self.mode == LookupMode::On {
                     tracing::warn!(
                         "--lookup on: recurrent states cannot be cut back, so nothing is drafted"

@@ -12,6 +12,7 @@ mod min_p;
 mod params;
 mod penalties;
 mod rng;
+mod set;
 mod temperature;
 mod top_k;
 mod top_p;

@@ -3,6 +3,7 @@
 mod batch;
 mod devices;
 pub mod lookup;
+mod saved;
 mod state;
 mod threads;
 
