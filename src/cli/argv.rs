@@ -43,6 +43,7 @@ const SHORT_SPELLINGS: &[(&str, &str)] = &[
     ("-bf", "--binary-file"),
     ("-sp", "--special"),
     ("-lv", "--verbosity"),
+    ("-jf", "--json-schema-file"),
 ];
 
 /// Turns `-ngl 33`, `-ngl=33` into `--n-gpu-layers 33`, `--n-gpu-layers=33`.

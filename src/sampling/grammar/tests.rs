@@ -1,0 +1,126 @@
+//! Grammars at work: what they accept, what is made with them, and hostile ones.
+
+mod schema;
+mod texts;
+
+use super::expr::{Expr, Rules};
+use super::{Grammar, Matcher, gbnf};
+use crate::sampling::Vocabulary;
+use crate::sampling::rng::Rng;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Tokens 0 to 255 are the bytes, 256 ends a text, then some longer ones, also with
+/// parts of characters.
+const END: u32 = 256;
+
+fn vocabulary() -> Arc<Vocabulary> {
+    let bytes = (0..=255u8).map(|byte| vec![byte]);
+    let longer: [&[u8]; 9] = [
+        b"",
+        b"yes",
+        b"ab",
+        b"a+",
+        b"\": ",
+        b"true",
+        b"},{",
+        b"\xF0\x9F",
+        b"\xA6\x80\xC3",
+    ];
+    let longer = longer.iter().map(|bytes| bytes.to_vec());
+    Arc::new(Vocabulary::new(bytes.chain(longer), vec![END]))
+}
+
+fn gbnf(text: &str) -> Arc<Grammar> {
+    Arc::new(Grammar::from_gbnf("test", text, vocabulary()).unwrap())
+}
+
+/// The tokens that may come next.
+fn allowed(matcher: &mut Matcher, grammar: &Grammar) -> Vec<u32> {
+    let mask = matcher.mask().unwrap();
+    let ids = 0..grammar.vocabulary.len() as u32;
+    ids.filter(|&id| mask.has(id)).collect()
+}
+
+/// Whether the grammar takes exactly this text, byte by byte.
+fn takes(grammar: &Arc<Grammar>, text: &[u8]) -> bool {
+    let mut matcher = Matcher::new(grammar.clone()).unwrap();
+    for &byte in text {
+        if !matcher.mask().unwrap().has(byte.into()) {
+            return false;
+        }
+        matcher.accept(byte.into());
+    }
+    matcher.mask().unwrap().has(END)
+}
+
+/// A text of random tokens that the grammar allows; soon the first of `closers` that
+/// are allowed, so that it ends.
+fn random_text(grammar: &Arc<Grammar>, seed: u64, closers: &[u8]) -> Vec<u8> {
+    let mut matcher = Matcher::new(grammar.clone()).unwrap();
+    let mut rng = Rng::new(seed);
+    let mut text = Vec::new();
+    for n in 0..5000 {
+        let ids = allowed(&mut matcher, grammar);
+        assert!(!ids.is_empty(), "stuck after {}", text.escape_ascii());
+        let close = closers.iter().map(|&byte| u32::from(byte));
+        let close = [END].into_iter().chain(close).find(|id| ids.contains(id));
+        let id = match close {
+            Some(id) if n > 40 => id,
+            _ => ids[rng.next_u64() as usize % ids.len()],
+        };
+        if id == END {
+            return text;
+        }
+        matcher.accept(id);
+        text.extend(grammar.vocabulary.piece(id));
+    }
+    panic!("no end of {}", text.escape_ascii());
+}
+
+/// Where an expression that begins at `at` may end: a plain search, to compare.
+fn ends(rules: &Rules, expr: &Expr, text: &[u8], at: usize) -> BTreeSet<usize> {
+    match expr {
+        Expr::Text(bytes) => {
+            let fits = text[at..].starts_with(bytes);
+            fits.then_some(at + bytes.len()).into_iter().collect()
+        }
+        Expr::Class(ranges) => {
+            let rest = text[at..].utf8_chunks().next();
+            let first = rest.and_then(|chunk| chunk.valid().chars().next());
+            let fits = first.filter(|c| ranges.iter().any(|r| (r.0..=r.1).contains(c)));
+            fits.map(|c| at + c.len_utf8()).into_iter().collect()
+        }
+        Expr::Rule(rule) => {
+            let body = rules.bodies[*rule].as_ref().unwrap();
+            ends(rules, body, text, at)
+        }
+        Expr::Seq(all) => all.iter().fold(BTreeSet::from([at]), |from, expr| {
+            let each = from.iter().flat_map(|&at| ends(rules, expr, text, at));
+            each.collect()
+        }),
+        Expr::Alt(all) => {
+            let each = all.iter().flat_map(|expr| ends(rules, expr, text, at));
+            each.collect()
+        }
+        Expr::Repeat { expr, min, max } => {
+            let (mut all, mut from) = (BTreeSet::new(), BTreeSet::from([at]));
+            // More rounds than bytes reach nothing new.
+            let rounds = max.unwrap_or(u32::MAX).min(min + text.len() as u32 + 1);
+            for round in 0..=rounds {
+                if round >= *min {
+                    all.extend(&from);
+                }
+                let each = from.iter().flat_map(|&at| ends(rules, expr, text, at));
+                from = each.collect();
+            }
+            all
+        }
+    }
+}
+
+fn plain_search(grammar: &str, text: &[u8]) -> bool {
+    let (rules, root) = gbnf::parse(grammar).unwrap();
+    ends(&rules, &Expr::Rule(root), text, 0).contains(&text.len())
+}

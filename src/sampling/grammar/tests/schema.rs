@@ -1,0 +1,288 @@
+//! JSON schemas: what is made fits, what is not supported is named.
+
+use super::*;
+use serde_json::{Value as Json, json};
+
+fn of(schema: &Json) -> Arc<Grammar> {
+    let grammar = Grammar::from_json_schema("test", &schema.to_string(), vocabulary());
+    Arc::new(grammar.unwrap())
+}
+
+/// Whether a value fits: the few keywords of these tests, written down again.
+fn fits(value: &Json, schema: &Json, document: &Json) -> bool {
+    let Some(keys) = schema.as_object() else {
+        return schema == &json!(true);
+    };
+    let number = |key: &str| keys.get(key).and_then(Json::as_f64);
+    let size = value.as_str().map(|s| s.chars().count());
+    let size = size.or(value.as_array().map(Vec::len)).unwrap_or(0) as f64;
+    keys.iter().all(|(key, want)| match key.as_str() {
+        "type" if want == "integer" => value.is_i64(),
+        "type" if want == "number" => value.is_number(),
+        "type" if want == "object" => value.is_object(),
+        "type" if want == "array" => value.is_array(),
+        "type" if want == "string" => value.is_string(),
+        "type" if want == "boolean" => value.is_boolean(),
+        "type" if want.is_array() => {
+            let types = want.as_array().unwrap().iter();
+            types
+                .into_iter()
+                .any(|ty| fits(value, &json!({ "type": ty }), document))
+        }
+        "type" => value.is_null(),
+        "const" => value == want,
+        "enum" => want.as_array().unwrap().contains(value),
+        "anyOf" | "oneOf" => want
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|s| fits(value, s, document)),
+        "allOf" => want
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|s| fits(value, s, document)),
+        "$ref" => {
+            let target = document.pointer(&want.as_str().unwrap()[1..]).unwrap();
+            fits(value, target, document)
+        }
+        "minimum" => value.as_f64().unwrap() >= number(key).unwrap(),
+        "maximum" => value.as_f64().unwrap() <= number(key).unwrap(),
+        "exclusiveMinimum" => value.as_f64().unwrap() > number(key).unwrap(),
+        "exclusiveMaximum" => value.as_f64().unwrap() < number(key).unwrap(),
+        "minLength" | "minItems" => size >= number(key).unwrap(),
+        "maxLength" | "maxItems" => size <= number(key).unwrap(),
+        "pattern" => {
+            let regex = fancy_regex::Regex::new(want.as_str().unwrap()).unwrap();
+            regex.is_match(value.as_str().unwrap()).unwrap()
+        }
+        "prefixItems" => {
+            let pairs = value
+                .as_array()
+                .unwrap()
+                .iter()
+                .zip(want.as_array().unwrap());
+            pairs.into_iter().all(|(v, s)| fits(v, s, document))
+        }
+        "items" => {
+            let n_first = keys
+                .get("prefixItems")
+                .map_or(0, |p| p.as_array().unwrap().len());
+            let rest = value.as_array().unwrap().iter().skip(n_first);
+            rest.into_iter().all(|v| fits(v, want, document))
+        }
+        "required" => {
+            let names = want.as_array().unwrap().iter();
+            names
+                .into_iter()
+                .all(|n| value.get(n.as_str().unwrap()).is_some())
+        }
+        "properties" => value.as_object().unwrap().iter().all(|(name, value)| {
+            let property = want.get(name);
+            property.is_none_or(|schema| fits(value, schema, document))
+        }),
+        "additionalProperties" => value.as_object().unwrap().iter().all(|(name, value)| {
+            let named = keys.get("properties").and_then(|p| p.get(name)).is_some();
+            named || fits(value, want, document)
+        }),
+        _ => true,
+    })
+}
+
+fn schemas() -> Vec<Json> {
+    vec![
+        json!({}),
+        json!({"type": "object"}),
+        json!({"type": "array", "minItems": 2, "maxItems": 4, "items": {"type": "integer"}}),
+        json!({"type": "array", "maxItems": 0}),
+        json!({"prefixItems": [{"type": "null"}, {"type": "boolean"}], "items": {"const": "x"},
+               "minItems": 3, "maxItems": 5}),
+        json!({"type": "object", "required": ["b", "d"], "title": "T", "properties": {
+            "a": {"type": "string"}, "b": {"type": "number"}, "c": {"type": ["null", "integer"]},
+            "d": {"enum": ["x\"y", 1, null, [true]]}, "e": {"type": "boolean"}}}),
+        json!({"properties": {"ab": {"type": "integer"}, "abc": {"type": "null"}},
+               "additionalProperties": {"type": "boolean"}, "required": ["zz"]}),
+        json!({"anyOf": [{"type": "string", "maxLength": 3}, {"$ref": "#/$defs/tree"}], "$defs": {
+            "tree": {"type": "object", "required": ["v"], "properties": {"v": {"type": "integer"},
+                "left": {"$ref": "#/$defs/tree"}, "right": {"$ref": "#/$defs/tree"}}}}}),
+        json!({"type": "string", "minLength": 2, "maxLength": 5}),
+        json!({"type": "string", "pattern": "^[a-c]{2,4}-\\d+(\"|\\\\)?$"}),
+        json!({"type": "string", "pattern": "x[^y]z"}),
+        json!({"type": "integer", "minimum": -12, "maximum": 345}),
+        json!({"type": "integer", "exclusiveMinimum": 98, "maximum": 1002}),
+        json!({"type": "integer", "maximum": -7}),
+        json!({"type": "integer", "minimum": 5.5}),
+        json!({"type": "number", "minimum": -2, "maximum": 30}),
+        json!({"type": "number", "minimum": 0}),
+        json!({"allOf": [{"$ref": "#/$defs/a"}, {"properties": {"q": {"type": "null"}},
+               "required": ["q"]}], "$defs": {"a": {"type": "object", "properties": {
+               "p": {"type": "boolean"}}, "required": ["p"]}}}),
+        json!({"oneOf": [{"const": {"k": [1, 2.5]}}, {"type": "null"}]}),
+    ]
+}
+
+#[test]
+fn what_is_made_parses_and_fits() {
+    for schema in schemas() {
+        let grammar = of(&schema);
+        for seed in 0..25 {
+            let made = random_text(&grammar, seed, b"\"}]z1-x");
+            let value: Json = serde_json::from_slice(&made)
+                .unwrap_or_else(|e| panic!("{schema}: {e}: {}", made.escape_ascii()));
+            assert!(fits(&value, &schema, &schema), "{schema}: {value}");
+        }
+    }
+}
+
+#[test]
+fn what_fits_can_be_made() {
+    for (schema, value, fits) in [
+        (
+            json!({}),
+            r#"{"a": [1.5e3, "\u00e9🦀\n", {}], "b":null}"#,
+            true,
+        ),
+        (json!({}), "[1,\n  2]", true),
+        (json!({}), "[01]", false),
+        (json!({}), "\"\\ud800\"", false),
+        (
+            json!({"type": "integer", "minimum": 9, "maximum": 120}),
+            "120",
+            true,
+        ),
+        (
+            json!({"type": "integer", "minimum": 9, "maximum": 120}),
+            "121",
+            false,
+        ),
+        (
+            json!({"type": "integer", "minimum": 9, "maximum": 120}),
+            "8",
+            false,
+        ),
+        (json!({"type": "integer"}), "-0", false),
+        (json!({"type": "number", "maximum": 3}), "2.999", true),
+        (json!({"type": "number", "maximum": 3}), "3.001", false),
+        (
+            json!({"type": "string", "format": "date"}),
+            "\"2024-02-28\"",
+            true,
+        ),
+        (
+            json!({"type": "string", "format": "date"}),
+            "\"2024-13-01\"",
+            false,
+        ),
+        (
+            json!({"format": "date-time"}),
+            "\"2024-12-31T23:59:59.5Z\"",
+            true,
+        ),
+        (json!({"pattern": "^\\w+\\/x$"}), "\"ab/x\"", true),
+        (
+            json!({"properties": {"ab": true}, "additionalProperties": true}),
+            "{\"a\": 1}",
+            true,
+        ),
+        (json!({"properties": {"ab": true}}), "{\"a\": 1}", false),
+        (
+            json!({"properties": {"a": true, "b": true}}),
+            "{\"b\": 1}",
+            true,
+        ),
+        (
+            json!({"properties": {"a": true, "b": true}}),
+            "{\"b\": 1, \"a\": 1}",
+            false,
+        ),
+    ] {
+        assert_eq!(
+            takes(&of(&schema), value.as_bytes()),
+            fits,
+            "{schema}: {value}"
+        );
+    }
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    for (schema, part) in [
+        (json!([]), "#: a schema is an object"),
+        (json!({"type": "strin"}), "there is no type \"strin\""),
+        (
+            json!({"type": "object", "properties": {"a": {"not": {}}}}),
+            "#/properties/a: \"not\"",
+        ),
+        (
+            json!({"type": "string", "pattern": "a(?=b)"}),
+            "look-around",
+        ),
+        (json!({"type": "string", "pattern": "a\\bb"}), "\\b nowhere"),
+        (
+            json!({"type": "string", "minLength": 3, "maxLength": 2}),
+            "less than minLength",
+        ),
+        (
+            json!({"type": "array", "uniqueItems": true}),
+            "\"uniqueItems\"",
+        ),
+        (
+            json!({"type": "number", "exclusiveMinimum": 0}),
+            "only whole minimum",
+        ),
+        (json!({"type": "integer", "minimum": "1"}), "no number"),
+        (json!({"$ref": "#/$defs/none"}), "names nothing"),
+        (json!({"$ref": "other.json"}), "names nothing"),
+        (
+            json!({"anyOf": [{}], "type": "null"}),
+            "\"type\" is not supported beside",
+        ),
+        (
+            json!({"type": "integer", "minimum": 3, "maximum": 2}),
+            "ever complete",
+        ),
+        (json!(false), "ever complete"),
+        (json!({"$ref": "#"}), "begins with itself"),
+    ] {
+        let made = Grammar::from_json_schema("s.json", &schema.to_string(), vocabulary());
+        let error = made.unwrap_err().to_string();
+        assert!(
+            error.starts_with("s.json: ") && error.contains(part),
+            "{schema}: {error}"
+        );
+    }
+    let broken = Grammar::from_json_schema("s.json", "{", vocabulary()).unwrap_err();
+    assert!(
+        broken.to_string().starts_with("s.json: no JSON: "),
+        "{broken}"
+    );
+}
+
+#[test]
+fn hostile_schemas_are_errors_in_time() {
+    let started = Instant::now();
+    // Each names the next twice: 2^40 parts.
+    let mut all = serde_json::Map::new();
+    for i in 0..40 {
+        let next = json!({"$ref": format!("#/$defs/{}", i + 1)});
+        all.insert(i.to_string(), json!({"allOf": [next, next]}));
+    }
+    all.insert("40".into(), json!({"type": "null"}));
+    let doubling = json!({"allOf": [{"$ref": "#/$defs/0"}], "$defs": all});
+    let circle = json!({"allOf": [{"$ref": "#"}]});
+    let large = json!({"type": "string", "minLength": 4_000_000_000u32});
+    let nested = (0..100).fold(
+        json!({"type": "null"}),
+        |inner, _| json!({"type": "array", "items": inner, "minItems": 100}),
+    );
+    for schema in [doubling, circle, large] {
+        let made = Grammar::from_json_schema("s", &schema.to_string(), vocabulary());
+        assert!(made.is_err());
+    }
+    // Large, but each level once.
+    let made = Grammar::from_json_schema("s", &nested.to_string(), vocabulary());
+    assert!(made.is_ok(), "{made:?}");
+    let long = Grammar::from_gbnf("s", &"#".repeat(2 << 20), vocabulary());
+    assert!(long.unwrap_err().to_string().contains("more than 1048576"));
+    assert!(started.elapsed() < Duration::from_secs(20));
+}
