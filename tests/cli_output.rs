@@ -83,7 +83,7 @@ fn the_manual_has_a_page_for_each_command() {
 }
 
 #[test]
-fn samplers_and_grammars_are_heard_and_refused() {
+fn samplers_and_grammars_are_heard() {
     let sandbox = Sandbox::new();
     let simple = |flags: &str| sandbox.good(&format!("simple -m model.gguf {flags}"));
     // Greedily it is `xyz`; g is token 10.
@@ -116,6 +116,11 @@ fn samplers_and_grammars_are_heard_and_refused() {
         of_file.contains("; temp 0.8, top-k 40, dist seed 3"),
         "{of_file}"
     );
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused_with_their_range() {
+    let sandbox = Sandbox::new();
     std::fs::write(sandbox.path().join("bad.gbnf"), "root ::= \"a").expect("written");
     for (flags, code, parts) in [
         (

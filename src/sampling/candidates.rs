@@ -29,13 +29,22 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Fills the list with `logits[id]` of the ids that are allowed.
-    pub(super) fn fill(&mut self, logits: &[f32], allowed: impl Fn(u32) -> bool) {
+    /// Fills the list with `logits[id]`.
+    pub(super) fn fill(&mut self, logits: &[f32]) {
         self.items.clear();
         let all = (0..).zip(logits);
-        let all = all.map(|(id, &logit)| Candidate { id, logit });
-        self.items.extend(all.filter(|c| allowed(c.id)));
+        self.items
+            .extend(all.map(|(id, &logit)| Candidate { id, logit }));
         self.sorted = false;
+    }
+
+    /// Makes these ids impossible, in a list by ascending id.
+    pub(super) fn ban(&mut self, ids: &[u32]) {
+        for id in ids {
+            if let Ok(at) = self.items.binary_search_by_key(id, |c| c.id) {
+                self.items[at].logit = f32::NEG_INFINITY;
+            }
+        }
     }
 
     /// The logits that are not `-inf`.
@@ -152,7 +161,7 @@ pub(super) mod tests {
     /// A fresh list of these logits.
     pub(in crate::sampling) fn list(logits: &[f32]) -> Candidates {
         let mut candidates = Candidates::default();
-        candidates.fill(logits, |_| true);
+        candidates.fill(logits);
         candidates
     }
 

@@ -125,11 +125,11 @@ impl Chain {
             return argmax(logits, &self.banned).ok_or_else(nothing_left);
         }
         let mask = self.mask()?;
-        let banned = &self.banned;
-        self.candidates.fill(logits, |id| {
-            let fits = mask.as_ref().is_none_or(|mask| mask.has(id));
-            fits && (banned.is_empty() || banned.binary_search(&id).is_err())
-        });
+        self.candidates.fill(logits);
+        if let Some(mask) = &mask {
+            self.candidates.keep(0, |c| mask.has(c.id));
+        }
+        self.candidates.ban(&self.banned);
         if self.candidates.max_logit() == f32::NEG_INFINITY {
             return Err(match mask {
                 Some(_) => nothing_fits(),

@@ -1,5 +1,6 @@
 //! Grammars at work: what they accept, what is made with them, and hostile ones.
 
+mod fits;
 mod schema;
 mod texts;
 
