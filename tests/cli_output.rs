@@ -110,7 +110,7 @@ fn samplers_and_grammars_are_heard() {
         dry.contains("temp 0.5, dist seed 3") && !dry.contains("top-k"),
         "{dry}"
     );
-    let sequence = "--override-kv general.sampling.sequence=str:temperature;top_k";
+    let sequence = "--override-kv general.sampling.sequence=str:temperature;new_one;top_k";
     let of_file = described(&format!("{sequence} -s 3"));
     assert!(
         of_file.contains("; temp 0.8, top-k 40, dist seed 3"),
@@ -157,8 +157,11 @@ fn settings_that_cannot_be_are_refused_with_their_range() {
     }
 }
 
+/// Names of variables and their values; `None` is not set.
+type Variables = [(&'static str, Option<&'static str>); 2];
+
 /// All that may be said of messages and colours.
-fn combinations() -> Vec<(&'static str, [(&'static str, Option<&'static str>); 2])> {
+fn combinations() -> Vec<(&'static str, Variables)> {
     let mut all = Vec::new();
     for flags in ["", "-v", "-vv", "--quiet", "--no-color", "-v --no-color"] {
         for no_color in [None, Some("1")] {
@@ -222,8 +225,6 @@ mod terminal {
         let mut session = spawn_command(command, Some(60_000)).expect("a terminal");
         session.exp_eof().expect("the end")
     }
-
-    type Variables = [(&'static str, Option<&'static str>); 2];
 
     #[test]
     fn stdout_is_the_text_alone_at_a_terminal() {

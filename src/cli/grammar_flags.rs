@@ -17,7 +17,7 @@ pub struct GrammarArgs {
     /// Hold it to the grammar in this file
     #[arg(long, value_name = "FILE")]
     pub grammar_file: Option<PathBuf>,
-    /// Hold it to JSON that fits this schema; {} is any JSON
+    /// Hold it to JSON that fits this schema; {} is any object
     #[arg(short = 'j', long, value_name = "SCHEMA")]
     pub json_schema: Option<String>,
     /// Hold it to JSON that fits the schema in this file (also -jf)

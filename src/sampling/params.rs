@@ -131,13 +131,10 @@ impl SamplingParams {
             // What is no version is told with the other ranges.
             self.mirostat = u8::try_from(v).unwrap_or(u8::MAX);
         }
-        let sequence = meta.get_str("general.sampling.sequence")?;
-        let samplers = sequence.map_or(Ok(self.samplers.clone()), SamplerKind::from_names);
-        let checked = samplers.and_then(|samplers| {
-            self.samplers = samplers;
-            self.check()
-        });
-        checked.map_err(|e| {
+        if let Some(sequence) = meta.get_str("general.sampling.sequence")? {
+            self.samplers = known_samplers(sequence, meta);
+        }
+        self.check().map_err(|e| {
             Error::file(
                 meta.path(),
                 format!("general.sampling: {e}"),
@@ -205,6 +202,22 @@ impl SamplingParams {
         }
         Ok(())
     }
+}
+
+/// The samplers that a file names; others have new ones from time to time, which are no
+/// reason to refuse the file.
+fn known_samplers(sequence: &str, meta: &Metadata) -> Vec<SamplerKind> {
+    let mut samplers = Vec::new();
+    for name in sequence.split(';') {
+        match SamplerKind::from_names(name) {
+            Ok(known) => samplers.extend(known),
+            Err(error) => {
+                let path = meta.path().display();
+                tracing::warn!("{path}: general.sampling.sequence: {error}; it is left out");
+            }
+        }
+    }
+    samplers
 }
 
 fn hold(name: &str, value: impl Display, ok: bool, want: &str) -> Result<()> {

@@ -56,21 +56,25 @@ fn takes(grammar: &Arc<Grammar>, text: &[u8]) -> bool {
     matcher.mask().unwrap().has(END)
 }
 
-/// A text of random tokens that the grammar allows; soon the first of `closers` that
-/// are allowed, so that it ends.
+/// A text of random tokens that the grammar allows; after a while only those of `closers`
+/// where they are allowed, and the first end, so that it comes to one.
 fn random_text(grammar: &Arc<Grammar>, seed: u64, closers: &[u8]) -> Vec<u8> {
     let mut matcher = Matcher::new(grammar.clone()).unwrap();
     let mut rng = Rng::new(seed);
     let mut text = Vec::new();
     for n in 0..5000 {
-        let ids = allowed(&mut matcher, grammar);
+        let mut ids = allowed(&mut matcher, grammar);
         assert!(!ids.is_empty(), "stuck after {}", text.escape_ascii());
-        let close = closers.iter().map(|&byte| u32::from(byte));
-        let close = [END].into_iter().chain(close).find(|id| ids.contains(id));
-        let id = match close {
-            Some(id) if n > 40 => id,
-            _ => ids[rng.next_u64() as usize % ids.len()],
-        };
+        if n > 40 {
+            if ids.contains(&END) {
+                return text;
+            }
+            let closing = |id: &u32| closers.iter().any(|&byte| u32::from(byte) == *id);
+            if ids.iter().any(closing) {
+                ids.retain(closing);
+            }
+        }
+        let id = ids[rng.next_u64() as usize % ids.len()];
         if id == END {
             return text;
         }

@@ -66,7 +66,12 @@ pub(super) fn rules(schema: &Json) -> Made<(Rules, usize)> {
         n_merged: 0,
     };
     let root = builder.rules.declare("root");
-    let body = builder.value(schema, "#")?;
+    // By itself `{}` means any object, as llama.cpp's users know it; within others any
+    // value, as JSON Schema has it.
+    let body = match schema.as_object() {
+        Some(keys) if keys.is_empty() => builder.any_object(),
+        _ => builder.value(schema, "#")?,
+    };
     builder.rules.bodies[root] = Some(body);
     // Not within each other: references may form circles.
     while let Some((rule, target)) = builder.waiting.pop() {

@@ -12,6 +12,7 @@ fn of(schema: &Json) -> Arc<Grammar> {
 fn schemas() -> Vec<Json> {
     vec![
         json!({}),
+        json!(true),
         json!({"type": "object"}),
         json!({"type": "array", "minItems": 2, "maxItems": 4, "items": {"type": "integer"}}),
         json!({"type": "array", "maxItems": 0}),
@@ -66,7 +67,8 @@ fn what_fits_can_be_made() {
     let open = json!({"properties": {"ab": true}, "additionalProperties": true});
     for (schema, text) in [
         (json!({}), r#"{"a": [1.5e3, "\u00e9🦀\n", {}], "b":null}"#),
-        (json!({}), "[1,\n  2]"),
+        (json!(true), "[1,\n  2]"),
+        (json!({"items": {}}), "[1, [\"a\"]]"),
         (small, "120"),
         (json!({"type": "number", "maximum": 3}), "2.999"),
         (json!({"format": "date"}), "\"2024-02-28\""),
@@ -84,8 +86,9 @@ fn what_does_not_fit_cannot_be_made() {
     let small = json!({"type": "integer", "minimum": 9, "maximum": 120});
     let two = json!({"properties": {"a": true, "b": true}});
     for (schema, text) in [
-        (json!({}), "[01]"),
-        (json!({}), "\"\\ud800\""),
+        (json!({}), "1"),
+        (json!(true), "[01]"),
+        (json!(true), "\"\\ud800\""),
         (small.clone(), "121"),
         (small, "8"),
         (json!({"type": "integer"}), "-0"),
