@@ -1,6 +1,7 @@
 //! Grammars at work: what they accept, what is made with them, and hostile ones.
 
 mod fits;
+mod random;
 mod schema;
 mod texts;
 
