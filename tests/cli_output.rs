@@ -76,7 +76,11 @@ fn the_manual_has_a_page_for_each_command() {
         assert!(page.contains(part), "no {part}");
     }
     let page = sandbox.good("man simple");
-    for part in [".TH llama-rs-simple", "\\-\\-temp", "\\-\\-log\\-file"] {
+    for part in [
+        ".TH llama-rs-simple 1  \"llama-rs 0.",
+        "\\-\\-temp",
+        "\\-\\-log\\-file",
+    ] {
         assert!(page.contains(part), "no {part}");
     }
     sandbox.bad("man nonsense", 1, &["nonsense", "simple"]);

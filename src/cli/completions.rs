@@ -41,7 +41,10 @@ pub fn man(args: ManArgs) -> anyhow::Result<()> {
         }
     };
     let mut product = Product::stdout();
-    clap_mangen::Man::new(page).render(&mut product)?;
+    // The same page whatever it was built for.
+    let source = concat!("llama-rs ", env!("CARGO_PKG_VERSION"));
+    let manual = clap_mangen::Man::new(page).source(source);
+    manual.render(&mut product)?;
     product.flush()?;
     Ok(())
 }

@@ -17,7 +17,7 @@ pub struct SamplingArgs {
           value_parser = parse_seed)]
     pub seed: Option<Seed>,
     /// Temperature; 0 is greedy
-    #[arg(long, value_name = "T")]
+    #[arg(long, visible_alias = "temperature", value_name = "T")]
     pub temp: Option<f32>,
     /// Keep the K most probable tokens; 0 keeps all
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
@@ -66,8 +66,8 @@ pub struct MoreSamplingArgs {
     /// Tokens that --typical, --top-p, --min-p and XTC leave at least
     #[arg(long, value_name = "N")]
     pub min_keep: Option<usize>,
-    /// Keep the tokens whose surprise is the expected one, up to this probability; 1
-    /// keeps all
+    /// Keep the tokens whose surprise is nearest to the expected one, up to this
+    /// probability; 1 keeps all
     #[arg(long, visible_alias = "typical-p", value_name = "P")]
     pub typical: Option<f32>,
     /// Drop logits this many standard deviations below the best; 0 or less keeps all
