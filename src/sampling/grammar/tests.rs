@@ -9,7 +9,7 @@ use super::expr::{Expr, Rules};
 use super::{Grammar, Matcher, gbnf};
 use crate::sampling::Vocabulary;
 use crate::sampling::rng::Rng;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,48 +85,72 @@ fn random_text(grammar: &Arc<Grammar>, seed: u64, closers: &[u8]) -> Vec<u8> {
     panic!("no end of {}", text.escape_ascii());
 }
 
-/// Where an expression that begins at `at` may end: a plain search, to compare.
-fn ends(rules: &Rules, expr: &Expr, text: &[u8], at: usize) -> BTreeSet<usize> {
-    match expr {
-        Expr::Text(bytes) => {
-            let fits = text[at..].starts_with(bytes);
-            fits.then_some(at + bytes.len()).into_iter().collect()
+/// A plain search, to compare.
+struct Search<'a> {
+    rules: &'a Rules,
+    text: &'a [u8],
+    /// Where each expression (by its address) ends that begins there.
+    known: HashMap<(*const Expr, usize), BTreeSet<usize>>,
+}
+
+impl Search<'_> {
+    /// Where an expression that begins at `at` may end.
+    fn ends(&mut self, expr: &Expr, at: usize) -> BTreeSet<usize> {
+        let key = (std::ptr::from_ref(expr), at);
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
         }
-        Expr::Class(ranges) => {
-            let rest = text[at..].utf8_chunks().next();
-            let first = rest.and_then(|chunk| chunk.valid().chars().next());
-            let fits = first.filter(|c| ranges.iter().any(|r| (r.0..=r.1).contains(c)));
-            fits.map(|c| at + c.len_utf8()).into_iter().collect()
-        }
-        Expr::Rule(rule) => {
-            let body = rules.bodies[*rule].as_ref().unwrap();
-            ends(rules, body, text, at)
-        }
-        Expr::Seq(all) => all.iter().fold(BTreeSet::from([at]), |from, expr| {
-            let each = from.iter().flat_map(|&at| ends(rules, expr, text, at));
-            each.collect()
-        }),
-        Expr::Alt(all) => {
-            let each = all.iter().flat_map(|expr| ends(rules, expr, text, at));
-            each.collect()
-        }
-        Expr::Repeat { expr, min, max } => {
-            let (mut all, mut from) = (BTreeSet::new(), BTreeSet::from([at]));
-            // More rounds than bytes reach nothing new.
-            let rounds = max.unwrap_or(u32::MAX).min(min + text.len() as u32 + 1);
-            for round in 0..=rounds {
-                if round >= *min {
-                    all.extend(&from);
-                }
-                let each = from.iter().flat_map(|&at| ends(rules, expr, text, at));
-                from = each.collect();
+        let rest = &self.text[at..];
+        let ends = match expr {
+            Expr::Text(bytes) => {
+                let fits = rest.starts_with(bytes);
+                fits.then_some(at + bytes.len()).into_iter().collect()
             }
-            all
-        }
+            Expr::Class(ranges) => {
+                let chunk = rest.utf8_chunks().next();
+                let first = chunk.and_then(|chunk| chunk.valid().chars().next());
+                let fits = first.filter(|c| ranges.iter().any(|r| (r.0..=r.1).contains(c)));
+                fits.map(|c| at + c.len_utf8()).into_iter().collect()
+            }
+            Expr::Rule(rule) => {
+                let rules = self.rules;
+                self.ends(rules.bodies[*rule].as_ref().unwrap(), at)
+            }
+            Expr::Seq(all) => {
+                let begin = BTreeSet::from([at]);
+                all.iter()
+                    .fold(begin, |from, expr| self.all_ends(expr, &from))
+            }
+            Expr::Alt(all) => all.iter().flat_map(|expr| self.ends(expr, at)).collect(),
+            Expr::Repeat { expr, min, max } => {
+                let (mut all, mut from) = (BTreeSet::new(), BTreeSet::from([at]));
+                // More rounds than bytes reach nothing new.
+                let most = min + self.text.len() as u32 + 1;
+                for round in 0..=max.unwrap_or(most).min(most) {
+                    if round >= *min {
+                        all.extend(&from);
+                    }
+                    from = self.all_ends(expr, &from);
+                }
+                all
+            }
+        };
+        self.known.insert(key, ends.clone());
+        ends
+    }
+
+    fn all_ends(&mut self, expr: &Expr, from: &BTreeSet<usize>) -> BTreeSet<usize> {
+        from.iter().flat_map(|&at| self.ends(expr, at)).collect()
     }
 }
 
 fn plain_search(grammar: &str, text: &[u8]) -> bool {
     let (rules, root) = gbnf::parse(grammar).unwrap();
-    ends(&rules, &Expr::Rule(root), text, 0).contains(&text.len())
+    let mut search = Search {
+        rules: &rules,
+        text,
+        known: HashMap::new(),
+    };
+    let body = rules.bodies[root].as_ref().unwrap();
+    search.ends(body, 0).contains(&text.len())
 }

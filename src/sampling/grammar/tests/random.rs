@@ -30,7 +30,7 @@ fn expression() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn random_grammars_take_what_a_plain_search_takes(
@@ -70,8 +70,10 @@ proptest! {
     ) {
         let schema = serde_json::json!({ "type": "string", "pattern": pattern });
         let made = Grammar::from_json_schema("test", &schema.to_string(), vocabulary());
-        if let Ok(grammar) = made {
-            let characters = "ab\"\\.*+?()[]|{}09dw^$-é".as_bytes();
+        // The regular expressions that it is compared with refuse some that the parser takes.
+        let compared = fancy_regex::Regex::new(&pattern).is_ok();
+        if let Some(grammar) = made.ok().filter(|_| compared) {
+            let characters = "ab\"\\.*+?()[]|{}0123456789dw^$-é".as_bytes();
             let text = random_text(&Arc::new(grammar), seed, characters);
             let value = serde_json::from_slice(&text).unwrap();
             prop_assert!(super::fits::fits(&value, &schema, &schema), "{schema}: {value}");
