@@ -2,6 +2,8 @@
 
 #[path = "chat/context.rs"]
 mod context;
+#[path = "chat/sampling.rs"]
+mod sampling;
 #[path = "chat/sessions.rs"]
 mod sessions;
 

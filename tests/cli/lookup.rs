@@ -45,6 +45,26 @@ fn drafts_do_not_change_the_text() {
 }
 
 #[test]
+fn drafts_fit_the_grammar() {
+    let sandbox = Sandbox::new();
+    for how in [
+        "--temp 0",
+        "-s 4 --temp 4 --top-k 0 --top-p 1 --min-p 0",
+        "-s 5 --temp 4 --top-k 0 --top-p 1 --min-p 0 --dry-multiplier 0.1 --mirostat 2",
+    ] {
+        let run = |mode: &str| {
+            let grammar = "root::=(\"abcd\"|\"abc\"|[fg]){30}";
+            let line = "simple -m model.gguf -n 100 cdabcdfg";
+            sandbox.run(&format!("{line} --grammar {grammar} {how} --lookup {mode}"))
+        };
+        let (plain, ahead) = (run("off"), run("on"));
+        assert_eq!(ahead.code, Some(0), "{}", ahead.stderr);
+        assert_eq!(ahead.stdout, plain.stdout, "{how}");
+        assert!(n_kept(&ahead.stderr) > 0, "{how}: {}", ahead.stderr);
+    }
+}
+
+#[test]
 fn drafts_end_with_the_context() {
     let sandbox = Sandbox::new();
     let run = |mode: &str| {

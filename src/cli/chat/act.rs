@@ -5,6 +5,7 @@ use super::helpers;
 use super::turn::Chat;
 use crate::chat::Transcript;
 use crate::cli::generate::Finish;
+use crate::cli::sampling_flags::need_vocabulary;
 use crate::cli::write_file;
 use crate::sampling::{Chain, SamplingParams};
 use crate::{Error, Result};
@@ -126,6 +127,7 @@ impl Chat<'_> {
     fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let mut changed = self.sampling.clone();
         changed.set(name, value)?;
+        need_vocabulary(&mut changed, self.generator.tokenizer);
         let chain = Chain::new(&changed)?;
         if changed.seed != self.sampling.seed {
             self.n_replies = 0;

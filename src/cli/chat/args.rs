@@ -3,8 +3,9 @@
 use super::show::Think;
 use super::turn::OnFull;
 use crate::cli::args::PromptArgs;
-use crate::cli::flags::{DraftArgs, EvalArgs, SamplingArgs, TemplateArgs};
+use crate::cli::flags::{DraftArgs, EvalArgs, TemplateArgs};
 use crate::cli::model_flags::ModelArgs;
+use crate::cli::sampling_flags::SamplingArgs;
 use clap::Args;
 use std::path::PathBuf;
 

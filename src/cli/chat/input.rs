@@ -312,7 +312,7 @@ mod tests {
             pairs.into_iter().map(|p| p.replacement).collect()
         };
         assert_eq!(texts("/se"), ["/set"]);
-        assert_eq!(texts("/set top"), ["top-k", "top-p"]);
+        assert_eq!(texts("/set top"), ["top-k", "top-p", "top-n-sigma"]);
         assert_eq!(texts("/think h"), ["hide"]);
         assert_eq!(words("/think h").0, 7);
         assert!(texts("a /se").is_empty() && texts("").is_empty());

@@ -92,7 +92,7 @@ fn sampling(
 ) -> Result<(SamplingParams, Chain)> {
     let mut base = args.sampling.sampled(meta, tokenizer)?;
     if let Some(saved) = saved {
-        base = args.sampling.over(saved.sampling(base)?, tokenizer);
+        base = args.sampling.over(saved.sampling(base)?, tokenizer)?;
     }
     let chain = Chain::new(&base)?;
     base.seed = base.seed.or(chain.seed());
