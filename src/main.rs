@@ -1,6 +1,6 @@
 //! The `llama-rs` program: parse, run, exit code.
 
-use llama_rs::cli::{self, output};
+use llama_rs::cli::{self, log, output};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -8,7 +8,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),
     };
-    output::init(cli.global);
+    if let Err(error) = log::init(&cli.global) {
+        return output::report(&error.into());
+    }
     match cli::run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => output::report(&error),

@@ -123,8 +123,8 @@ fn bench_names_it() {
         "",
     );
     let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    assert_eq!(object["model"], "built-in toy model");
-    assert_eq!(object["tg"]["n"], 4);
+    assert_eq!(object[1]["model_filename"], "built-in toy model");
+    assert_eq!(object[1]["test"], "tg4");
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! The built binary: exit codes, what is on stdout and what on stderr.
 
+#[path = "cli/bench.rs"]
+mod bench;
+#[path = "cli/lookup.rs"]
+mod lookup;
 #[cfg(unix)]
 #[path = "cli/processes.rs"]
 mod processes;
@@ -265,21 +269,6 @@ fn logits_follow_each_prompt_token() {
     // x, y, z and the end.
     assert_eq!(top["greedy"], serde_json::json!([27, 28, 29, 2]));
     sandbox.bad("logits -m ids.gguf --tokens 64", 1, &["64", "vocabulary"]);
-}
-
-#[test]
-fn bench_needs_no_vocabulary() {
-    let sandbox = Sandbox::new();
-    let text = sandbox.good("bench -m ids.gguf -p 8 -n 4 -r 3 -t 1 -o json");
-    let object = json(&text);
-    assert_eq!(object["threads"], 1);
-    for (key, n) in [("pp", 8), ("tg", 4)] {
-        assert_eq!(object[key]["n"], n);
-        assert_eq!(object[key]["all"].as_array().map(Vec::len), Some(3));
-        assert!(object[key]["median"].as_f64().is_some_and(|v| v > 0.0));
-    }
-    let table = sandbox.good("bench -m ids.gguf -p 8 -n 0 -r 1");
-    assert!(table.contains("pp8") && !table.contains("tg"), "{table}");
 }
 
 #[test]

@@ -252,6 +252,51 @@ fn joined_bytes(a: &[u8], b: &[u8]) -> Vec<u8> {
     [a, b].concat()
 }
 
+/// Saved after windows have moved on and tokens were taken back, a sequence goes on with the
+/// same bits in a session like its own.
+fn same_bits(at: &Place) -> Result<(), Failed> {
+    let (a, b, c) = (tokens(1, 120), tokens(2, 53), tokens(3, 5));
+    let mut s = at.session(1)?;
+    s.eval(&a)?;
+    s.checkpoint(0)?;
+    s.eval(&b[..7])?;
+    s.truncate(120)?;
+    for token in &b {
+        s.eval(std::slice::from_ref(token))?;
+    }
+    let mut other = at.session(1)?;
+    other.load_seq(0, &s.save_seq(0)?)?;
+    for part in [&c[..], &c[..1]] {
+        let (got, want) = (other.eval(part)?.to_vec(), s.eval(part)?.to_vec());
+        ensure(got == want, || "other bits".to_string())?;
+    }
+    Ok(())
+}
+
+/// A sequence that was saved can be cut back where it could before.
+fn checkpoints(at: &Place) -> Result<(), Failed> {
+    let (a, b, c) = (tokens(1, 70), tokens(2, 6), tokens(3, 33));
+    let mut s = at.session(2)?;
+    s.eval_batch(&[(1, &a)])?;
+    s.checkpoint(1)?;
+    s.eval_batch(&[(1, &b)])?;
+    let (saved, kept) = (s.save_seq(1)?, s.save_checkpoints(1));
+    ensure(kept.is_empty() != at.recurrent(), || {
+        format!("{} bytes of checkpoints", kept.len())
+    })?;
+    let mut other = at.session(1)?;
+    other.load_seq(0, &saved)?;
+    for bad in [&joined_bytes(&kept, &[0])[..], &kept[..kept.len() / 2]] {
+        let refused = other.load_checkpoints(0, bad).is_err();
+        ensure(refused || bad.is_empty(), || "they were loaded".to_string())?;
+    }
+    other.load_checkpoints(0, &kept)?;
+    other.truncate(70)?;
+    ensure(other.n_past() == 70, || format!("{} left", other.n_past()))?;
+    let got = other.eval(&c)?.to_vec();
+    at.same("after 70", &got, &at.alone(&joined(&a, &c))?)
+}
+
 /// A forgotten sequence starts anew, and so do all.
 fn clearing(at: &Place) -> Result<(), Failed> {
     let (a, b) = (tokens(1, 60), tokens(2, 6));
@@ -281,21 +326,68 @@ fn room(at: &Place) -> Result<(), Failed> {
     at.same("fourth", &got[1], &want)
 }
 
+/// Sixteen sequences decoded side by side say what each says alone, on the CPU.
+fn company(at: &Place) -> Result<(), Failed> {
+    const N: usize = 16;
+    let file = data().join("arch").join(format!("{}.gguf", at.model));
+    // As people decode: F16 caches, 8-bit activations.
+    let session = |n_seqs| -> Result<Session, Failed> {
+        let params = SessionParams {
+            n_seqs,
+            ..params(64, 48, false)
+        };
+        Ok(at.layers.session(&file, params)?)
+    };
+    let prompts: Vec<Vec<u32>> = (0..N).map(|seq| tokens(seq as u32, 3 + 2 * seq)).collect();
+    let missing = || Failed::from("no choice");
+    let mut together = session(N)?;
+    let mut last = Vec::new();
+    for (seq, prompt) in prompts.iter().enumerate() {
+        last.extend(together.eval_batch_greedy(&[(seq, prompt)])?);
+    }
+    let mut said = vec![Vec::new(); N];
+    for _ in 0..12 {
+        let ids: Vec<[u32; 1]> = last
+            .iter()
+            .map(|id| id.map(|id| [id]).ok_or_else(missing))
+            .collect::<Result<_, _>>()?;
+        said.iter_mut()
+            .zip(&ids)
+            .for_each(|(said, id)| said.push(id[0]));
+        let batch: Vec<(usize, &[u32])> = ids.iter().map(|id| &id[..]).enumerate().collect();
+        last = together.eval_batch_greedy(&batch)?;
+    }
+    for (seq, said) in said.iter().enumerate() {
+        let mut alone = session(1)?;
+        let mut next = alone.eval_greedy(&prompts[seq])?;
+        for (at, &want) in said.iter().enumerate() {
+            ensure(next == Some(want), || format!("sequence {seq}, token {at}"))?;
+            next = alone.eval_greedy(&[want])?;
+        }
+    }
+    Ok(())
+}
+
 fn main() {
     let args = Arguments::from_args();
     let gpu = Trials::new();
-    let checks: [(&str, Check); 8] = [
+    let checks: [(&str, Check); 10] = [
         ("batches", batches),
         ("refused_batches", refused_batches),
         ("truncation", truncation),
         ("copies", copies),
         ("saving", saving),
         ("damaged", damaged),
+        ("checkpoints", checkpoints),
+        ("same_bits", same_bits),
         ("clearing", clearing),
         ("room", room),
     ];
     let mut trials = Vec::new();
     for model in MODELS {
+        let layers = Layers::Cpu;
+        let check = move || company(&Place { model, layers });
+        trials.push(gpu.trial(format!("{model}::company"), layers, check));
         for (layers, place) in Layers::ALL {
             for (kind, check) in checks {
                 let at = Place { model, layers };

@@ -11,9 +11,11 @@ mod python;
 pub mod stop;
 mod tags;
 pub mod template;
+pub mod think;
 pub mod transcript;
 
 pub use guard::GuardedText;
 pub use stop::{StopMatcher, StopResult};
 pub use template::{ChatTemplate, RenderOptions};
+pub use think::{Part, ThinkSplitter};
 pub use transcript::Transcript;

@@ -1,11 +1,16 @@
 //! The commands and their own flags; shared flag groups are in `flags.rs`.
 
+use super::bench::BenchArgs;
+use super::chat::ChatArgs;
 use super::fit_params::FitArgs;
-use super::flags::{EvalArgs, SamplingArgs, TemplateArgs, thread_count, token_count};
+use super::flags::{DraftArgs, EvalArgs, TemplateArgs, token_count};
 use super::model_flags::{HubArgs, ModelArgs, parse_wanted};
+use super::ops::OpsArgs;
 use super::output;
+use super::sampling_flags::SamplingArgs;
 use crate::hub::Wanted;
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap_complete::Shell;
 use std::path::PathBuf;
 
 /// Runs GGUF language models from the command line.
@@ -20,7 +25,7 @@ pub struct Cli {
 }
 
 /// Flags of every command.
-#[derive(Debug, Clone, Copy, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct GlobalArgs {
     /// Say more on stderr; twice for everything
     #[arg(short = 'v', long, global = true, action = clap::ArgAction::Count)]
@@ -28,6 +33,12 @@ pub struct GlobalArgs {
     /// Say nothing but errors on stderr
     #[arg(long, global = true, conflicts_with = "verbose")]
     pub quiet: bool,
+    /// No colours, and no progress bars, on a terminal
+    #[arg(long, global = true)]
+    pub no_color: bool,
+    /// Also append the messages to this file, with their time; --quiet does not hold there
+    #[arg(long, global = true, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
 }
 
 /// The commands.
@@ -59,6 +70,10 @@ pub enum Command {
     List(ListArgs),
     /// Remove a model from the cache
     Rm(RmArgs),
+    /// Print completions for a shell, to be put where it looks for them
+    Completions(CompletionsArgs),
+    /// Print the manual page of the program or of a command, for man(1)
+    Man(ManArgs),
 }
 
 impl Command {
@@ -75,6 +90,7 @@ impl Command {
             Command::Inspect(args) => Some(&args.hub),
             Command::Devices(_) | Command::Ops(_) => None,
             Command::Pull(_) | Command::List(_) | Command::Rm(_) => None,
+            Command::Completions(_) | Command::Man(_) => None,
         }
     }
 }
@@ -110,77 +126,8 @@ pub struct SimpleArgs {
     pub eval: EvalArgs,
     #[command(flatten)]
     pub sampling: SamplingArgs,
-}
-
-/// `chat`.
-#[derive(Debug, Args)]
-pub struct ChatArgs {
-    /// Instructions to the model, before the first message (also -sys)
-    #[arg(
-        long = "system-prompt",
-        value_name = "TEXT",
-        allow_hyphen_values = true
-    )]
-    pub system_prompt: Option<String>,
-    /// Tokens a reply may have; -1 is until its end
-    #[arg(short = 'n', long = "predict", visible_alias = "n-predict", value_name = "N",
-          default_value_t = -1, allow_negative_numbers = true,
-          value_parser = clap::value_parser!(i64).range(-1..=i64::from(i32::MAX)))]
-    pub n_predict: i64,
     #[command(flatten)]
-    pub template: TemplateArgs,
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub eval: EvalArgs,
-    #[command(flatten)]
-    pub sampling: SamplingArgs,
-}
-
-/// Output format of `bench`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BenchFormat {
-    Md,
-    Json,
-}
-
-/// `bench`.
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    /// Prompt tokens; 0 leaves prefill out
-    #[arg(
-        short = 'p',
-        long = "n-prompt",
-        value_name = "N",
-        default_value_t = 512,
-        value_parser = token_count
-    )]
-    pub n_prompt: usize,
-    /// Generated tokens; 0 leaves decode out
-    #[arg(
-        short = 'n',
-        long = "n-gen",
-        value_name = "N",
-        default_value_t = 128,
-        value_parser = token_count
-    )]
-    pub n_gen: usize,
-    /// Repeats
-    #[arg(short = 'r', long = "repetitions", value_name = "N", default_value_t = 5,
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub repeats: u32,
-    /// Output format
-    #[arg(
-        short = 'o',
-        long = "output",
-        value_name = "FORMAT",
-        default_value = "md"
-    )]
-    pub output: BenchFormat,
-    #[command(flatten)]
-    pub model: ModelArgs,
-    #[command(flatten)]
-    pub eval: EvalArgs,
+    pub drafts: DraftArgs,
 }
 
 /// `tokenize`.
@@ -289,39 +236,6 @@ pub struct DevicesArgs {
     pub json: bool,
 }
 
-/// What `ops` does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OpsAction {
-    /// What each op takes, and which backends run it
-    List,
-    /// Compare a backend with the CPU's reference
-    Test,
-    /// Time each op: bytes and operations per second, share of the memory's peak
-    Perf,
-}
-
-/// `ops`.
-#[derive(Debug, Args)]
-pub struct OpsArgs {
-    pub action: OpsAction,
-    /// These ops only, by ggml's names, as ADD,MUL_MAT
-    #[arg(short = 'o', long = "op", value_name = "OP", value_delimiter = ',')]
-    pub ops: Vec<String>,
-    /// `cpu`, `cuda0`, ...; by default the first GPU that can be used, else the CPU
-    #[arg(short = 'b', long, visible_alias = "device", value_name = "NAME")]
-    pub backend: Option<String>,
-    /// This shape of the one op, instead of the table, as 200000,16 or
-    /// q4_K:4096,14336,8; `ops list` says what each op takes
-    #[arg(long, value_name = "SHAPE", requires = "ops")]
-    pub shape: Option<String>,
-    /// Threads of the CPU; by default one for each core
-    #[arg(short = 't', long, value_name = "N", value_parser = thread_count)]
-    pub threads: Option<usize>,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// `pull`.
 #[derive(Debug, Args)]
 pub struct PullArgs {
@@ -345,6 +259,19 @@ pub struct RmArgs {
     /// The models: all of the repository, or those with this word in their names
     #[arg(value_name = "USER/REPO[:QUANT|:FILE]", value_parser = parse_wanted)]
     pub model: Wanted,
+}
+
+/// `completions`.
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    pub shell: Shell,
+}
+
+/// `man`.
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// The command, such as `chat`; by default the program
+    pub command: Option<String>,
 }
 
 /// Token ids of one argument.

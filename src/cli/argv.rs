@@ -43,6 +43,7 @@ const SHORT_SPELLINGS: &[(&str, &str)] = &[
     ("-bf", "--binary-file"),
     ("-sp", "--special"),
     ("-lv", "--verbosity"),
+    ("-jf", "--json-schema-file"),
 ];
 
 /// Turns `-ngl 33`, `-ngl=33` into `--n-gpu-layers 33`, `--n-gpu-layers=33`.
@@ -82,7 +83,8 @@ fn long_flag(text: &str) -> Option<String> {
 fn value_flags() -> HashSet<String> {
     let command = Cli::command();
     let mut flags = HashSet::new();
-    for arg in command.get_subcommands().flat_map(|c| c.get_arguments()) {
+    let commands = std::iter::once(&command).chain(command.get_subcommands());
+    for arg in commands.flat_map(|c| c.get_arguments()) {
         if !arg.get_action().takes_values() {
             continue;
         }
@@ -131,6 +133,7 @@ mod tests {
             "llama-rs simple -n 3 -- -ngl -ub",
             "llama-rs simple -p -ngl",
             "llama-rs simple --stop -fa word",
+            "llama-rs simple --log-file -ub word",
         ] {
             assert_eq!(step(line), line);
         }

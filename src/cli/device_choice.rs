@@ -1,6 +1,6 @@
 //! From flags and what the machine has to a placement.
 
-use super::device_flags::DeviceArgs;
+use super::device_flags::{DeviceArgs, PlaceArgs};
 use crate::backend::Device;
 use crate::backend::cuda::{self, DeviceInfo, Unavailable};
 use crate::memory::planner::MARGIN_BYTES;
@@ -33,10 +33,12 @@ pub fn device(named: Option<Device>) -> Result<Device> {
     }
     let any = DeviceArgs {
         n_gpu_layers: None,
-        device: None,
-        override_tensor: Vec::new(),
-        n_cpu_moe: None,
-        margin: MARGIN_BYTES,
+        place: PlaceArgs {
+            device: None,
+            override_tensor: Vec::new(),
+            n_cpu_moe: None,
+            margin: MARGIN_BYTES,
+        },
     };
     let gpu = choose(&any)?.gpu;
     Ok(gpu.map_or(Device::Cpu, |gpu| Device::Cuda(gpu.index)))
@@ -47,18 +49,18 @@ fn choose_among(args: &DeviceArgs, required: bool, discover: &dyn Fn() -> Found)
     let cpu = Choice {
         placement: Placement {
             overrides: args.overrides(),
-            n_cpu_moe: args.n_cpu_moe,
+            n_cpu_moe: args.place.n_cpu_moe,
             ..Placement::cpu()
         },
         gpu: None,
     };
     // Nobody looks for a GPU that the flags leave nothing to.
     let unwanted = layers == GpuLayers::Count(0) && !args.asks_for_gpu();
-    if args.device == Some(Device::Cpu) || unwanted {
+    if args.place.device == Some(Device::Cpu) || unwanted {
         return Ok(cpu);
     }
     let found = discover();
-    if let Some(Device::Cuda(index)) = args.device {
+    if let Some(Device::Cuda(index)) = args.place.device {
         let gpu = named(index, &found)?;
         return Ok(with(gpu, layers, cpu));
     }

@@ -18,6 +18,14 @@ pub struct DeviceArgs {
     #[arg(long = "n-gpu-layers", visible_alias = "gpu-layers", value_name = "N",
           allow_negative_numbers = true, value_parser = parse_layers)]
     pub n_gpu_layers: Option<GpuLayers>,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// All of [`DeviceArgs`] but the number of layers, of which `bench` takes a list.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Devices")]
+pub struct PlaceArgs {
     /// `cpu` (or `none`), `cuda0`, `cuda1`, ...; by default the first GPU that can be
     /// used, else the CPU (also -dev)
     #[arg(long, value_name = "NAME", value_parser = parse_device)]
@@ -44,7 +52,7 @@ pub struct Overrides(Vec<TensorOverride>);
 impl DeviceArgs {
     /// All overrides in order.
     pub fn overrides(&self) -> Vec<TensorOverride> {
-        let lists = self.override_tensor.iter();
+        let lists = self.place.override_tensor.iter();
         lists.flat_map(|list| list.0.clone()).collect()
     }
 
@@ -52,14 +60,17 @@ impl DeviceArgs {
     pub fn asks_for_gpu(&self) -> bool {
         let on_gpu = |rule: &TensorOverride| rule.device != Device::Cpu;
         self.overrides().iter().any(on_gpu)
-            || self.device.is_some_and(|device| device != Device::Cpu)
+            || self
+                .place
+                .device
+                .is_some_and(|device| device != Device::Cpu)
             || matches!(self.n_gpu_layers, Some(GpuLayers::All))
             || matches!(self.n_gpu_layers, Some(GpuLayers::Count(n)) if n > 0)
     }
 }
 
 /// Reads a number of layers; -1 and -2 are llama.cpp's `auto` and `all`.
-fn parse_layers(text: &str) -> Result<GpuLayers, String> {
+pub fn parse_layers(text: &str) -> Result<GpuLayers, String> {
     match text {
         "auto" | "-1" => Ok(GpuLayers::Auto),
         "all" | "-2" => Ok(GpuLayers::All),

@@ -116,7 +116,7 @@ fn devices(args: &FitArgs) -> Result<(Placement, Budget)> {
     let host = told(Device::Cpu).or_else(available_bytes);
     let gpus = args.device_memory.iter().map(|memory| memory.device);
     let mut gpus = gpus.filter(|device| *device != Device::Cpu);
-    let absent = match (flags.device, gpus.next()) {
+    let absent = match (flags.place.device, gpus.next()) {
         (Some(named), _) => Some(named).filter(|&named| told(named).is_some()),
         (None, Some(first)) if gpus.any(|other| other != first) => {
             let text = "--device-memory names several GPUs, and a model goes to one; \
@@ -132,7 +132,7 @@ fn devices(args: &FitArgs) -> Result<(Placement, Budget)> {
                 offload: Some(gpu),
                 layers: flags.n_gpu_layers.unwrap_or(GpuLayers::Auto),
                 overrides: flags.overrides(),
-                n_cpu_moe: flags.n_cpu_moe,
+                n_cpu_moe: flags.place.n_cpu_moe,
             };
             (placement, Some((told(gpu), cuda::overhead_bytes(false))))
         }
@@ -144,7 +144,7 @@ fn devices(args: &FitArgs) -> Result<(Placement, Budget)> {
             (choice.placement, room)
         }
     };
-    Ok((placement, Budget::new(host, room, flags.margin)))
+    Ok((placement, Budget::new(host, room, flags.place.margin)))
 }
 
 /// The table and the reductions, on stderr.

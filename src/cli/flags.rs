@@ -1,11 +1,9 @@
 //! Flag groups that several commands share, named as in llama.cpp.
 
 use super::device_flags::DeviceArgs;
+use super::speculate::LookupMode;
 use crate::model::{RopeOverrides, RopeScaling};
 use crate::quant::DType;
-use crate::sampling::SamplingParams;
-use crate::tokenizer::Tokenizer;
-use crate::{Result, gguf::Metadata};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -164,96 +162,14 @@ impl RopeArgs {
     }
 }
 
-/// How the next token is chosen, and when to stop.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Sampling")]
-pub struct SamplingArgs {
-    /// Seed; -1 is a new one each time
-    #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true,
-          value_parser = parse_seed)]
-    pub seed: Option<Seed>,
-    /// Temperature; 0 is greedy
-    #[arg(long, value_name = "T")]
-    pub temp: Option<f32>,
-    /// Keep the K most probable tokens; 0 keeps all
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
-    pub top_k: Option<i32>,
-    /// Keep the most probable tokens up to this probability; 1 keeps all
-    #[arg(long, value_name = "P")]
-    pub top_p: Option<f32>,
-    /// Drop tokens below this share of the best one's probability
-    #[arg(long, value_name = "P")]
-    pub min_p: Option<f32>,
-    /// Divide the logits of repeated tokens; 1 is off
-    #[arg(long, value_name = "F")]
-    pub repeat_penalty: Option<f32>,
-    /// Tokens back that count as repeated; 0 is none, -1 is all
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub repeat_last_n: Option<i32>,
-    /// Subtract from the logits of tokens that have appeared
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
-    pub presence_penalty: Option<f32>,
-    /// Subtract from the logits of tokens for each appearance
-    #[arg(long, value_name = "F", allow_negative_numbers = true)]
-    pub frequency_penalty: Option<f32>,
-    /// Never choose an end-of-generation token
-    #[arg(long)]
-    pub ignore_eos: bool,
-    /// Stop where this text would appear (repeatable)
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub stop: Vec<String>,
-}
-
-/// A seed as given; `None` asks for a new one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seed(pub Option<u64>);
-
-impl SamplingArgs {
-    /// True when a flag asks for sampling instead of the most probable token.
-    pub fn asks_for_sampling(&self) -> bool {
-        self.seed.is_some()
-            || self.temp.is_some()
-            || self.top_k.is_some()
-            || self.top_p.is_some()
-            || self.min_p.is_some()
-    }
-
-    /// Sampling with the defaults of `chat`, then the file's, then these flags.
-    pub fn sampled(&self, meta: &Metadata, tokenizer: &Tokenizer) -> Result<SamplingParams> {
-        let defaults = SamplingParams::chat_defaults().from_meta(meta)?;
-        Ok(self.over(defaults, tokenizer))
-    }
-
-    /// Greedy unless a flag asks for sampling.
-    pub fn greedy_by_default(
-        &self,
-        meta: &Metadata,
-        tokenizer: &Tokenizer,
-    ) -> Result<SamplingParams> {
-        if self.asks_for_sampling() {
-            return self.sampled(meta, tokenizer);
-        }
-        Ok(self.over(SamplingParams::greedy(), tokenizer))
-    }
-
-    fn over(&self, base: SamplingParams, tokenizer: &Tokenizer) -> SamplingParams {
-        SamplingParams {
-            temp: self.temp.unwrap_or(base.temp),
-            top_k: self.top_k.unwrap_or(base.top_k),
-            top_p: self.top_p.unwrap_or(base.top_p),
-            min_p: self.min_p.unwrap_or(base.min_p),
-            repeat_penalty: self.repeat_penalty.unwrap_or(base.repeat_penalty),
-            repeat_last_n: self.repeat_last_n.unwrap_or(base.repeat_last_n),
-            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
-            seed: self.seed.map_or(base.seed, |seed| seed.0),
-            banned: if self.ignore_eos {
-                tokenizer.eog_ids()
-            } else {
-                base.banned
-            },
-        }
-    }
+/// Tokens evaluated before they are chosen.
+#[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct DraftArgs {
+    /// Draft what followed the last time that the text said the same, and evaluate the
+    /// draft at once; the text stays the same
+    #[arg(long, value_name = "MODE", default_value = "auto")]
+    pub lookup: LookupMode,
 }
 
 /// Which chat template, and what it is told.
@@ -294,7 +210,8 @@ pub fn token_count(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-fn parse_ctx_size(text: &str) -> std::result::Result<CtxSize, String> {
+/// A context: a number of tokens or `auto`.
+pub fn parse_ctx_size(text: &str) -> std::result::Result<CtxSize, String> {
     match text {
         "auto" => Ok(CtxSize::Auto),
         _ => match token_count(text) {
@@ -325,25 +242,10 @@ pub fn thread_count(text: &str) -> std::result::Result<usize, String> {
     }
 }
 
-fn parse_seed(text: &str) -> std::result::Result<Seed, String> {
-    if text == "-1" {
-        return Ok(Seed(None));
-    }
-    let seed = text.parse().map_err(|_| "not a whole number or -1")?;
-    Ok(Seed(Some(seed)))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{NumericsArgs, Seed, parse_seed};
+    use super::NumericsArgs;
     use crate::quant::DType;
-
-    #[test]
-    fn a_seed_is_a_number_or_minus_one() {
-        assert_eq!(parse_seed("-1"), Ok(Seed(None)));
-        assert_eq!(parse_seed("42"), Ok(Seed(Some(42))));
-        assert!(parse_seed("-2").is_err());
-    }
 
     #[test]
     fn exact_means_f32_unless_a_type_is_given() {

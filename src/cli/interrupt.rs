@@ -1,15 +1,18 @@
-//! Ctrl-C: leave at once, or ask the running generation to stop.
+//! Ctrl-C: leave at once, or ask the running generation to stop. SIGTERM and SIGHUP, where
+//! there is something to save: stop, then leave.
 
 use crate::{Error, Result};
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 /// Exit code of an interrupted command: 128 plus the signal's number, as in shells.
-const EXIT_CODE: i32 = 130;
+const EXIT_CODE: i32 = SIGNALLED + SIGINT;
+/// What shells add to a signal's number.
+const SIGNALLED: i32 = 128;
 
 /// The one of this process.
 static INSTALLED: OnceLock<Interrupt> = OnceLock::new();
@@ -19,6 +22,10 @@ static INSTALLED: OnceLock<Interrupt> = OnceLock::new();
 pub struct Interrupt {
     stop: Arc<AtomicBool>,
     leave: Arc<AtomicBool>,
+    /// The signal that asked the process to end; 0: none did.
+    ending: Arc<AtomicI32>,
+    /// A line is being edited: reading has to be woken up.
+    editing: Arc<AtomicBool>,
 }
 
 impl Interrupt {
@@ -30,7 +37,12 @@ impl Interrupt {
         flag::register_conditional_shutdown(SIGINT, EXIT_CODE, leave.clone())
             .and_then(|_| flag::register(SIGINT, stop.clone()))
             .map_err(|e| Error::io("cannot watch for Ctrl-C", e))?;
-        let interrupt = Interrupt { stop, leave };
+        let interrupt = Interrupt {
+            stop,
+            leave,
+            ending: Arc::default(),
+            editing: Arc::default(),
+        };
         Ok(INSTALLED.get_or_init(|| interrupt).clone())
     }
 
@@ -48,6 +60,70 @@ impl Interrupt {
     /// True when Ctrl-C came since [`Interrupt::defer`].
     pub fn is_set(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// From now on SIGTERM and SIGHUP act as Ctrl-C does, and [`Interrupt::ending`] tells
+    /// that the process has to end.
+    #[cfg(unix)]
+    pub fn watch_for_end(&self) -> Result<()> {
+        use signal_hook::consts::{SIGHUP, SIGTERM};
+        let cannot = |e| Error::io("cannot watch for signals", e);
+        let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGHUP]).map_err(cannot)?;
+        let interrupt = self.clone();
+        let watch = move || {
+            for signal in signals.forever() {
+                interrupt.ending.store(signal, Ordering::SeqCst);
+                interrupt.stop.store(true, Ordering::Relaxed);
+                if interrupt.leave.load(Ordering::Relaxed) {
+                    std::process::exit(SIGNALLED + signal);
+                }
+                interrupt.wake_editor();
+            }
+        };
+        let thread = thread::Builder::new().spawn(watch);
+        thread.map(|_| ()).map_err(cannot)
+    }
+
+    /// There are no such signals.
+    #[cfg(not(unix))]
+    pub fn watch_for_end(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The editor knows only Ctrl-C, which makes it give the terminal back. Where there is
+    /// no such editor, the terminal was left as it is, and the process ends here.
+    #[cfg(unix)]
+    fn wake_editor(&self) {
+        use rustix::process::{Signal, getpid, kill_process};
+        /// It may not have been listening yet.
+        const TRIES: usize = 50;
+        const AGAIN_AFTER: Duration = Duration::from_millis(20);
+        for _ in 0..TRIES {
+            if !self.editing.load(Ordering::SeqCst) {
+                return;
+            }
+            // The process is there, and it is ours.
+            let _ = kill_process(getpid(), Signal::INT);
+            thread::sleep(AGAIN_AFTER);
+        }
+        std::process::exit(self.ending().unwrap_or(EXIT_CODE));
+    }
+
+    /// Runs `edit`, which waits for a line; `None` when the process has to end.
+    pub fn while_editing<T>(&self, edit: impl FnOnce() -> T) -> Option<T> {
+        self.editing.store(true, Ordering::SeqCst);
+        let line = match self.ending() {
+            None => Some(edit()),
+            Some(_) => None,
+        };
+        self.editing.store(false, Ordering::SeqCst);
+        line.filter(|_| self.ending().is_none())
+    }
+
+    /// The exit code of a process that was asked to end.
+    pub fn ending(&self) -> Option<i32> {
+        let signal = self.ending.load(Ordering::SeqCst);
+        (signal != 0).then_some(SIGNALLED + signal)
     }
 
     /// Makes a second Ctrl-C end the process even while deferred: for commands

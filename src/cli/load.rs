@@ -1,6 +1,7 @@
 //! From a path to a model, a tokenizer and a session.
 
-use super::flags::{ContextArgs, CtxSize, EvalArgs};
+use super::device_choice::Choice;
+use super::flags::{ContextArgs, CtxSize, EvalArgs, RopeArgs};
 use super::model_flags::ModelArgs;
 use super::output::{human_bytes, progress_bytes};
 use super::{device_choice, model_path};
@@ -57,9 +58,14 @@ pub fn need_tensors(gguf: &Gguf) -> Result<()> {
 
 /// The model of an opened file.
 pub fn model(gguf: Gguf, eval: &EvalArgs) -> Result<Arc<Model>> {
+    model_with(gguf, &eval.rope)
+}
+
+/// As [`model`], where nothing else is known of how it is evaluated.
+pub fn model_with(gguf: Gguf, rope: &RopeArgs) -> Result<Arc<Model>> {
     need_tensors(&gguf)?;
     let overrides = Overrides {
-        rope: eval.rope.overrides(),
+        rope: rope.overrides(),
         // `open` has applied them, for the tokenizer reads keys too.
         kv: Vec::new(),
     };
@@ -128,31 +134,44 @@ pub fn describe_context(session: &Session, model: &Model) -> String {
     format!("context {n_ctx} tokens{below}, KV cache {size}")
 }
 
-/// A session with such a context on the devices that the flags ask for.
+/// A session of one sequence, as [`session_of`].
 pub fn session(
     model: &Arc<Model>,
     eval: &EvalArgs,
     wish: Wish,
     all_logits: bool,
 ) -> Result<Session> {
-    warn_of_long(wish.least, model);
     let choice = device_choice::choose(&eval.devices)?;
+    session_of(1, &choice, model, eval, wish, all_logits)
+}
+
+/// A session of `n_seqs` sequences, each with such a context, on the devices that were
+/// chosen; `all_logits`: with room for [`Session::eval_all`].
+pub fn session_of(
+    n_seqs: usize,
+    choice: &Choice,
+    model: &Arc<Model>,
+    eval: &EvalArgs,
+    wish: Wish,
+    all_logits: bool,
+) -> Result<Session> {
+    warn_of_long(wish.least, model);
     let (kv_type_k, kv_type_v) = eval.numerics.kv_types();
     let context = &eval.context;
     let params = SessionParams {
         n_ctx: wish.n_ctx,
         fit: Fit {
             least_ctx: (wish.least < wish.n_ctx).then_some(wish.least),
-            margin_bytes: eval.devices.margin,
+            margin_bytes: eval.devices.place.margin,
             all_logits,
         },
         n_ubatch: context.ubatch_size.min(context.batch_size),
-        n_seqs: 1,
+        n_seqs,
         n_threads: n_threads(context),
         kv_type_k,
         kv_type_v,
         exact_activations: eval.numerics.exact_activations(),
-        placement: choice.placement,
+        placement: choice.placement.clone(),
     };
     let bar = progress_bytes("upload");
     let session = Session::with_progress(model.clone(), params, &|done, total| {
@@ -164,7 +183,7 @@ pub fn session(
     for reduction in &session.plan().reductions {
         tracing::info!("{reduction}");
     }
-    if let (Some(load), Some(gpu)) = (session.load(), choice.gpu) {
+    if let (Some(load), Some(gpu)) = (session.load(), &choice.gpu) {
         tracing::info!("{}", describe(&load, &gpu.description));
     }
     Ok(session)

@@ -7,18 +7,20 @@ pub mod argv;
 mod bench;
 mod builtin;
 mod chat;
-mod chat_input;
+mod completions;
 mod device_choice;
 mod device_flags;
 mod devices;
 mod fit_params;
 mod flags;
 mod generate;
+mod grammar_flags;
 mod hub;
 mod inspect;
 mod interrupt;
 mod list;
 mod load;
+pub mod log;
 mod logits;
 mod model_flags;
 mod model_path;
@@ -27,11 +29,14 @@ pub mod output;
 mod prompt;
 mod pull;
 mod rm;
+mod sampling_flags;
 mod simple;
 mod sizes;
+mod speculate;
 mod template;
 mod template_source;
 mod tokenize;
+mod write_file;
 
 use args::{Cli, Command};
 use clap::error::ErrorKind;
@@ -69,5 +74,7 @@ pub fn run(command: Command) -> anyhow::Result<()> {
         Command::Pull(args) => pull::run(args),
         Command::List(args) => list::run(args),
         Command::Rm(args) => rm::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => completions::man(args),
     }
 }

@@ -1,17 +1,12 @@
 //! What goes where: the product to stdout, everything else to stderr.
 
-use super::args::GlobalArgs;
+use super::log;
 use crate::hub::shown;
 use clap::error::ContextValue;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::fmt;
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 use std::process::ExitCode;
 use std::sync::LazyLock;
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
-use tracing_subscriber::registry::LookupSpan;
 use unicode_normalization::char::is_combining_mark;
 
 /// Exit code of a usage error.
@@ -37,72 +32,27 @@ pub fn version() -> &'static str {
 
 /// True when stderr may carry escapes: a terminal, and nobody said no.
 pub fn stderr_colour() -> bool {
+    wants_colour() && io::stderr().is_terminal()
+}
+
+/// As [`stderr_colour`], for stdout.
+pub fn stdout_colour() -> bool {
+    wants_colour() && io::stdout().is_terminal()
+}
+
+fn wants_colour() -> bool {
     let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|v| v == "dumb");
-    !no_color && !dumb && io::stderr().is_terminal()
+    !no_color && !dumb && !log::no_color()
 }
 
-/// Sends `tracing` events to stderr, one plain line each.
-pub fn init(global: GlobalArgs) {
-    let level = match (global.quiet, global.verbose) {
-        (true, _) => Level::ERROR,
-        (false, 0) => Level::INFO,
-        (false, 1) => Level::DEBUG,
-        (false, _) => Level::TRACE,
-    };
-    // A second call (there is none in the program) keeps the first subscriber.
-    let _ = tracing_subscriber::fmt()
-        // Else a stderr that cannot be written to is reported on stderr, with a panic.
-        .log_internal_errors(false)
-        // What others log may hold secrets: the HTTP crate dumps whole requests.
-        .with_env_filter(format!("error,llama_rs={level}"))
-        .with_writer(io::stderr)
-        .with_ansi(stderr_colour())
-        .event_format(Lines)
-        .try_init();
-}
-
-/// `warning: text`; plain text for information.
-struct Lines;
-
-impl<S, N> FormatEvent<S, N> for Lines
-where
-    S: Subscriber + for<'a> LookupSpan<'a>,
-    N: for<'a> FormatFields<'a> + 'static,
-{
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, N>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let (label, colour) = match *event.metadata().level() {
-            Level::ERROR => ("error: ", "1;31"),
-            Level::WARN => ("warning: ", "1;33"),
-            Level::INFO => ("", ""),
-            Level::DEBUG | Level::TRACE => ("debug: ", "2"),
-        };
-        let escape = writer.has_ansi_escapes();
-        write!(writer, "{}", paint(label, colour, escape))?;
-        let mut text = String::new();
-        context.format_fields(Writer::new(&mut text), event)?;
-        writeln!(writer, "{}", printable(&text))
-    }
-}
-
-fn paint(text: &str, colour: &str, escape: bool) -> String {
-    if escape && !text.is_empty() {
-        format!("\x1b[{colour}m{text}\x1b[0m")
-    } else {
-        text.to_string()
-    }
-}
-
-/// One `error:` line on stderr.
+/// One `error:` line on stderr, and in the log file.
 fn error_line(text: &str) {
-    let label = paint("error: ", "1;31", stderr_colour());
+    let text = printable(&one_line(text));
+    log::to_file("error: ", &text);
+    let label = log::paint("error: ", "1;31", stderr_colour());
     // When stderr is closed there is nobody left to tell.
-    let _ = writeln!(io::stderr(), "{label}{}", printable(&one_line(text)));
+    let _ = writeln!(io::stderr(), "{label}{text}");
 }
 
 /// Text in which characters that would not show, or would change how the others show, are
@@ -240,6 +190,11 @@ pub fn progress(len: usize, what: &str) -> ProgressBar {
     bar(len, what, "{msg} {wide_bar} {pos}/{len}")
 }
 
+/// As [`progress`], for tokens: how many, and how fast.
+pub fn progress_tokens(len: usize, what: &str) -> ProgressBar {
+    bar(len, what, "{msg} {wide_bar} {pos}/{len} tokens {per_sec}")
+}
+
 /// As [`progress`], for bytes whose number is not known yet.
 pub fn progress_bytes(what: &str) -> ProgressBar {
     bar(0, what, "{msg} {wide_bar} {bytes}/{total_bytes}")
@@ -256,7 +211,7 @@ pub fn transfer(file: &str, done: u64, total: u64) -> ProgressBar {
 }
 
 fn bar(len: usize, what: &str, template: &str) -> ProgressBar {
-    let shown = tracing::enabled!(Level::INFO) && stderr_colour();
+    let shown = !log::is_quiet() && stderr_colour();
     let target = if shown {
         ProgressDrawTarget::stderr()
     } else {

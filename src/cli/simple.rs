@@ -1,7 +1,7 @@
 //! `llama-rs simple`: a prompt and its continuation.
 
 use super::args::SimpleArgs;
-use super::generate::{Finish, Generator, Speed};
+use super::generate::{Finish, Generator};
 use super::interrupt::Interrupt;
 use super::output::Product;
 use super::{load, prompt};
@@ -49,25 +49,20 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let load_seconds = started.elapsed().as_secs_f64();
     interrupt.second_leaves()?;
     interrupt.defer();
-    let mut generator = Generator {
-        tokenizer: &tokenizer,
+    let context_args = &args.eval.context;
+    let mut generator = Generator::new(
+        &tokenizer,
         session,
-        chain: Chain::new(&sampling)?,
+        Chain::new(&sampling)?,
         interrupt,
-        stops: args.sampling.stop,
-        n_batch: args
-            .eval
-            .context
-            .ubatch_size
-            .min(args.eval.context.batch_size),
-        cached: Vec::new(),
-        prefill: Speed::default(),
-        decode: Speed::default(),
-    };
+        args.sampling.stop,
+        context_args.ubatch_size.min(context_args.batch_size),
+        args.drafts.lookup,
+    );
     let finish = print_continuation(&mut generator, &text, &tokens, limit)?;
     tracing::info!("{}", statistics(&generator, load_seconds, &context));
     match finish {
-        Finish::End | Finish::Length => Ok(()),
+        Finish::End | Finish::Stop | Finish::Length => Ok(()),
         Finish::Interrupted => Err(Error::Interrupted.into()),
         Finish::ContextFull => Err(Error::DoesNotFit(format!(
             "the context of {n_ctx} tokens is full, so the continuation stops here; \
@@ -84,7 +79,7 @@ fn print_continuation(
     tokens: &[u32],
     limit: Option<usize>,
 ) -> anyhow::Result<Finish> {
-    let Some(next) = generator.prefill(tokens)? else {
+    let Some(next) = generator.prefill(tokens, None)? else {
         return Ok(Finish::Interrupted);
     };
     let mut product = Product::stdout();
@@ -96,9 +91,10 @@ fn print_continuation(
 
 fn statistics(generator: &Generator, load_seconds: f64, context: &str) -> String {
     format!(
-        "load {load_seconds:.2} s; prefill {}; decode {}; {context}; {}",
+        "load {load_seconds:.2} s; prefill {}; decode {}{}; {context}; {}",
         generator.prefill.describe(),
         generator.decode.describe(),
+        generator.ahead.describe(),
         generator.chain.describe(),
     )
 }

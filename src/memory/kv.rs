@@ -158,6 +158,28 @@ impl Cells {
         Some(slots.into_iter().map(|cell| cell as i32).collect())
     }
 
+    /// Takes `cells` for the tokens of `seq` from position `first` on, in that order; false,
+    /// with nothing changed, when one is not there, not empty or twice in the list.
+    pub fn place_at(&mut self, seq: i32, first: i32, cells: &[usize]) -> bool {
+        let too_many = self.window.is_some() && cells.len() > self.most;
+        let mut taken = vec![false; self.pos.len()];
+        let free = |&cell: &usize| {
+            let fresh = taken
+                .get_mut(cell)
+                .is_some_and(|t| !std::mem::replace(t, true));
+            fresh && self.pos[cell] < 0
+        };
+        if too_many || !cells.iter().all(free) {
+            return false;
+        }
+        for (pos, &cell) in (first..).zip(cells) {
+            self.pos[cell] = pos;
+            self.seq[cell] = seq;
+            self.n_used = self.n_used.max(cell + 1);
+        }
+        true
+    }
+
     /// At most `n` empty cells.
     fn free(&self, n: usize) -> Vec<usize> {
         // Cells never used come first, so that a long context is not searched.
@@ -169,10 +191,13 @@ impl Cells {
 
     /// At most `n` cells for `seq`: empty ones up to its share, so that it leaves the
     /// others theirs, then its own up to position `passed`, which no coming token sees,
-    /// the oldest first, so that what is left has no gaps.
+    /// the oldest first, so that what is left has no gaps. Empty ones come from behind
+    /// its last token on, so that tokens that were cut off get the cells they had.
     fn free_or_passed(&self, seq: i32, passed: i32, n: usize) -> Vec<usize> {
         let own = self.of(seq);
-        let empty = (0..self.pos.len()).filter(|&cell| self.pos[cell] < 0);
+        let next = own.last().map_or(0, |&last| last + 1);
+        let ring = (next..self.pos.len()).chain(0..next);
+        let empty = ring.filter(|&cell| self.pos[cell] < 0);
         let mut cells: Vec<usize> = empty
             .take(n.min(self.most.saturating_sub(own.len())))
             .collect();
@@ -276,6 +301,18 @@ mod tests {
     }
 
     #[test]
+    fn tokens_that_were_cut_off_get_the_cells_they_had() {
+        let (mut plain, mut cut) = (Cells::new(7, 1, Some(4)), Cells::new(7, 1, Some(4)));
+        for at in 0..30 {
+            let want = plain.place(0, at, 1).expect("a free cell");
+            // With two more, of which nothing is kept.
+            let slots = cut.place(0, at, 3).expect("free cells");
+            assert_eq!(slots[..1], want, "{at}");
+            assert!(cut.truncate(0, at + 1), "{at}");
+        }
+    }
+
+    #[test]
     fn truncation_says_when_the_window_is_gone() {
         let mut cells = Cells::new(6, 1, Some(4));
         for first in (0..10).step_by(2) {
@@ -288,6 +325,21 @@ mod tests {
         // Nothing is seen by a token at 0.
         assert!(cells.truncate(0, 0));
         assert_eq!(cells.pos().len(), 0);
+    }
+
+    #[test]
+    fn cells_can_be_chosen() {
+        let mut cells = Cells::new(4, 1, None);
+        for bad in [&[4, 0][..], &[1, 1]] {
+            assert!(!cells.place_at(0, 5, bad) && cells.pos().is_empty());
+        }
+        assert!(cells.place_at(0, 5, &[2, 0]));
+        assert_eq!((cells.pos(), cells.of(0)), (&[6, -1, 5][..], vec![2, 0]));
+        assert!(!cells.place_at(1, 0, &[1, 2]));
+        assert_eq!(cells.place(1, 0, 2), Some(vec![1, 3]));
+        // Of a window each sequence has its share only.
+        let mut shared = Cells::new(4, 2, Some(2));
+        assert!(!shared.place_at(0, 0, &[0, 1, 2]) && shared.place_at(0, 0, &[1, 2]));
     }
 
     #[test]

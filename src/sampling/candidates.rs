@@ -29,20 +29,51 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// Fills the list with `logits[id]`; `banned` ids become impossible.
-    pub(super) fn fill(&mut self, logits: &[f32], banned: &[u32]) {
+    /// Fills the list with `logits[id]`.
+    pub(super) fn fill(&mut self, logits: &[f32]) {
         self.items.clear();
-        self.items.extend(
-            (0..)
-                .zip(logits)
-                .map(|(id, &logit)| Candidate { id, logit }),
-        );
-        for &id in banned {
-            if let Some(item) = self.items.get_mut(id as usize) {
-                item.logit = f32::NEG_INFINITY;
+        let all = (0..).zip(logits);
+        self.items
+            .extend(all.map(|(id, &logit)| Candidate { id, logit }));
+        self.sorted = false;
+    }
+
+    /// Makes these ids impossible, in a list by ascending id.
+    pub(super) fn ban(&mut self, ids: &[u32]) {
+        for id in ids {
+            if let Ok(at) = self.items.binary_search_by_key(id, |c| c.id) {
+                self.items[at].logit = f32::NEG_INFINITY;
             }
         }
-        self.sorted = false;
+    }
+
+    /// The logits that are not `-inf`.
+    pub(super) fn possible(&self) -> impl Iterator<Item = f64> + Clone {
+        let logits = self.items.iter().map(|c| c.logit);
+        logits.filter(|l| *l > f32::NEG_INFINITY).map(f64::from)
+    }
+
+    /// Probabilities in list order; they add up to 1.
+    pub(super) fn probabilities(&self) -> Vec<f64> {
+        let max = self.max_logit();
+        let weights = self.items.iter().map(|c| f64::from(c.logit - max).exp());
+        let mut weights: Vec<f64> = weights.collect();
+        let total: f64 = weights.iter().sum();
+        weights.iter_mut().for_each(|w| *w /= total);
+        weights
+    }
+
+    /// Keeps what `keep` says, asked in list order; where that leaves fewer than
+    /// `min_keep`, the `min_keep` best. It is asked once each where `min_keep` is 0.
+    pub(super) fn keep(&mut self, min_keep: usize, mut keep: impl FnMut(&Candidate) -> bool) {
+        if min_keep > 1 {
+            let kept = self.items.iter().filter(|c| keep(c)).count();
+            if kept < min_keep {
+                self.keep_best(min_keep);
+                return;
+            }
+        }
+        self.items.retain(keep);
     }
 
     /// The highest logit.
@@ -101,10 +132,25 @@ impl Candidates {
         self.items.truncate(1);
     }
 
-    /// The candidate of a token, in a list by ascending id.
-    pub(super) fn get_mut(&mut self, id: u32) -> Option<&mut Candidate> {
-        let at = self.items.binary_search_by_key(&id, |c| c.id).ok()?;
-        Some(&mut self.items[at])
+    /// Gives the possible ones of these tokens other logits; they stay finite.
+    pub(super) fn adjust<T>(
+        &mut self,
+        tokens: impl Iterator<Item = (u32, T)>,
+        change: impl Fn(f32, T) -> f32,
+    ) {
+        if self.sorted {
+            self.items.sort_unstable_by_key(|c| c.id);
+            self.sorted = false;
+        }
+        for (id, how) in tokens {
+            let Ok(at) = self.items.binary_search_by_key(&id, |c| c.id) else {
+                continue;
+            };
+            let logit = &mut self.items[at].logit;
+            if *logit > f32::NEG_INFINITY {
+                *logit = change(*logit, how).clamp(f32::MIN, f32::MAX);
+            }
+        }
     }
 }
 
@@ -115,7 +161,7 @@ pub(super) mod tests {
     /// A fresh list of these logits.
     pub(in crate::sampling) fn list(logits: &[f32]) -> Candidates {
         let mut candidates = Candidates::default();
-        candidates.fill(logits, &[]);
+        candidates.fill(logits);
         candidates
     }
 
@@ -148,6 +194,24 @@ pub(super) mod tests {
         let mut got = list(&logits);
         got.keep_best(3);
         assert_eq!(ids(&got), [9999, 9998, 9997]);
+    }
+
+    #[test]
+    fn adjusting_a_sorted_list() {
+        let mut got = list(&[1.0, 3.0, f32::NEG_INFINITY, 2.0]);
+        got.keep_best(4);
+        let by = [(1, -9.0), (2, 5.0), (7, 1.0)];
+        got.adjust(by.into_iter(), |logit, by| logit + by);
+        let logits: Vec<f32> = got.items.iter().map(|c| c.logit).collect();
+        assert_eq!(logits, [1.0, -6.0, f32::NEG_INFINITY, 2.0]);
+        got.keep_best(1);
+        assert_eq!(ids(&got), [3]);
+    }
+
+    #[test]
+    fn probabilities_add_up() {
+        let p = list(&[80.0, 80.0, f32::NEG_INFINITY]).probabilities();
+        assert_eq!(p, [0.5, 0.5, 0.0]);
     }
 
     #[test]

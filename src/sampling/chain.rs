@@ -2,14 +2,21 @@
 
 use super::candidates::Candidates;
 use super::dist::Dist;
+use super::dry::Dry;
+use super::grammar::{Mask, Matcher};
 use super::greedy::{Greedy, argmax, max_except};
 use super::min_p::MinP;
+use super::mirostat::{Mirostat, Version};
 use super::penalties::Penalties;
-use super::temperature::Temperature;
+use super::temperature::{DynamicTemperature, Temperature};
 use super::top_k::TopK;
+use super::top_n_sigma::TopNSigma;
 use super::top_p::TopP;
-use super::{Sampler, SamplingParams, rng};
+use super::typical::Typical;
+use super::xtc::Xtc;
+use super::{Sampler, SamplerKind, SamplingParams, rng};
 use crate::error::{Error, Result};
+use std::sync::Arc;
 
 /// Samplers in order; the last leaves one candidate.
 pub struct Chain {
@@ -17,47 +24,57 @@ pub struct Chain {
     seed: Option<u64>,
     /// Ascending.
     banned: Vec<u32>,
+    /// Added to logits; finite.
+    bias: Vec<(u32, f32)>,
+    grammar: Option<Matcher>,
+    /// The last choice, until it is accepted.
+    chosen: Option<u32>,
     candidates: Candidates,
 }
 
 impl Chain {
     /// Builds the chain, without the samplers whose settings change nothing.
     ///
+    /// At temperature 0 only what changes logits (penalties, DRY) comes before the
+    /// best one is taken; so before mirostat, with the temperature.
+    ///
     /// # Errors
     /// A setting out of range.
     pub fn new(params: &SamplingParams) -> Result<Chain> {
         params.check()?;
+        let greedy = params.temp <= 0.0;
+        let in_use = params.seed.unwrap_or_else(rng::random_seed);
         let mut samplers: Vec<Box<dyn Sampler>> = Vec::new();
-        if let Some(penalties) = Penalties::new(params) {
-            samplers.push(Box::new(penalties));
+        for &kind in &params.samplers {
+            let runs = match kind {
+                SamplerKind::Penalties | SamplerKind::Dry => true,
+                SamplerKind::Temperature => !greedy,
+                _ => !greedy && params.mirostat == 0,
+            };
+            if runs && let Some(sampler) = sampler(kind, params, in_use)? {
+                samplers.push(sampler);
+            }
         }
-        let mut seed = None;
-        if params.temp <= 0.0 {
-            samplers.push(Box::new(Greedy));
-        } else {
-            if let Ok(k @ 1..) = usize::try_from(params.top_k) {
-                samplers.push(Box::new(TopK(k)));
-            }
-            if params.top_p < 1.0 {
-                samplers.push(Box::new(TopP(params.top_p)));
-            }
-            if params.min_p > 0.0 {
-                samplers.push(Box::new(MinP(params.min_p)));
-            }
-            if params.temp != 1.0 {
-                samplers.push(Box::new(Temperature(params.temp)));
-            }
-            let in_use = params.seed.unwrap_or_else(rng::random_seed);
-            samplers.push(Box::new(Dist::new(in_use)));
-            seed = Some(in_use);
-        }
+        let (tau, eta) = (params.mirostat_tau, params.mirostat_eta);
+        samplers.push(match params.mirostat {
+            _ if greedy => Box::new(Greedy),
+            0 => Box::new(Dist::new(in_use)),
+            1 => Box::new(Mirostat::new(Version::One, tau, eta, in_use)),
+            _ => Box::new(Mirostat::new(Version::Two, tau, eta, in_use)),
+        });
+        let without = params.logit_bias.iter().filter(|b| b.1.is_infinite());
         let mut banned = params.banned.clone();
+        banned.extend(without.map(|&(id, _)| id));
         banned.sort_unstable();
         banned.dedup();
+        let bias = params.logit_bias.iter().filter(|b| b.1.is_finite());
         Ok(Chain {
             samplers,
-            seed,
+            seed: (!greedy).then_some(in_use),
             banned,
+            bias: bias.copied().collect(),
+            grammar: params.grammar.clone().map(Matcher::new).transpose()?,
+            chosen: None,
             candidates: Candidates::default(),
         })
     }
@@ -75,7 +92,13 @@ impl Chain {
     /// True when the highest logit is chosen whatever the others are, so that
     /// [`Chain::choice`] serves in place of [`Chain::sample`].
     pub fn is_argmax(&self) -> bool {
-        self.samplers.len() == 1 && self.is_greedy() && self.banned.is_empty()
+        self.is_plain_greedy() && self.banned.is_empty()
+    }
+
+    /// True when the highest logit is chosen, banned ids left out.
+    fn is_plain_greedy(&self) -> bool {
+        let plain = self.bias.is_empty() && self.grammar.is_none();
+        plain && self.samplers.len() == 1 && self.is_greedy()
     }
 
     /// The choice of a chain that [`Chain::is_argmax`], where `argmax` was found
@@ -92,36 +115,65 @@ impl Chain {
     /// Chooses a token from `logits: [n_vocab]`; the caller may [`Chain::accept`] it.
     ///
     /// # Errors
-    /// A logit that is NaN or `+inf`, or no token that is possible.
+    /// A logit that is NaN or `+inf`, or no token that is possible and fits the grammar.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
         check_logits(logits)?;
-        if self.samplers.len() == 1 && self.is_greedy() {
+        if self.is_plain_greedy() {
             return argmax(logits, &self.banned).ok_or_else(nothing_left);
         }
-        if max_except(logits, &self.banned) == f32::NEG_INFINITY {
-            return Err(nothing_left());
+        let mask = self.mask()?;
+        self.candidates.fill(logits);
+        if let Some(mask) = &mask {
+            self.candidates.keep(0, |c| mask.has(c.id));
         }
-        self.candidates.fill(logits, &self.banned);
+        self.candidates.ban(&self.banned);
+        if self.candidates.max_logit() == f32::NEG_INFINITY {
+            return Err(match mask {
+                Some(_) => nothing_fits(),
+                None => nothing_left(),
+            });
+        }
+        let bias = self.bias.iter().copied();
+        self.candidates.adjust(bias, |logit, bias| logit + bias);
         for sampler in &mut self.samplers {
             sampler.apply(&mut self.candidates);
         }
-        let chosen = self.candidates.items.first();
-        chosen.map(|c| c.id).ok_or_else(nothing_left)
+        self.chosen = self.candidates.items.first().map(|c| c.id);
+        self.chosen.ok_or_else(nothing_left)
     }
 
-    /// Tells every sampler that this token is now part of the text.
+    /// The tokens that the grammar allows; `None` without one.
+    fn mask(&mut self) -> Result<Option<Arc<Mask>>> {
+        let Some(grammar) = &mut self.grammar else {
+            return Ok(None);
+        };
+        grammar.mask().map(Some)
+    }
+
+    /// Tells every sampler that this token is now part of the text. The grammar holds
+    /// for those that were chosen here, not for a prompt's.
     pub fn accept(&mut self, id: u32) {
         self.samplers.iter_mut().for_each(|s| s.accept(id));
+        let chosen = self.chosen.take() == Some(id);
+        if chosen && let Some(grammar) = &mut self.grammar {
+            grammar.accept(id);
+        }
     }
 
     /// Back to the state after [`Chain::new`], with the same seed.
     pub fn reset(&mut self) {
         self.samplers.iter_mut().for_each(|s| s.reset());
+        self.chosen = None;
+        if let Some(grammar) = &mut self.grammar {
+            grammar.reset();
+        }
     }
 
-    /// Forgets the accepted tokens; random numbers go on.
+    /// Forgets the accepted tokens, which may be told once more with other ones before
+    /// them; random numbers and the text that the grammar holds go on.
     pub fn forget(&mut self) {
         self.samplers.iter_mut().for_each(|s| s.forget());
+        self.chosen = None;
     }
 
     /// The samplers in order with their settings, on one line.
@@ -131,16 +183,77 @@ impl Chain {
             1 => Some("without 1 token".to_string()),
             n => Some(format!("without {n} tokens")),
         };
+        let bias = match self.bias.len() {
+            0 => None,
+            1 => Some("bias on 1 token".to_string()),
+            n => Some(format!("bias on {n} tokens")),
+        };
         let parts = self.samplers.iter().map(|s| s.describe());
-        let parts: Vec<String> = banned.into_iter().chain(parts).collect();
+        let grammar = self.grammar.as_ref().map(|_| "grammar".to_string());
+        let before = grammar.into_iter().chain(banned).chain(bias);
+        let parts: Vec<String> = before.chain(parts).collect();
         parts.join(", ")
     }
+}
+
+/// One sampler; `None` when its settings change nothing.
+fn sampler(
+    kind: SamplerKind,
+    params: &SamplingParams,
+    seed: u64,
+) -> Result<Option<Box<dyn Sampler>>> {
+    fn when<S: Sampler + 'static>(on: bool, sampler: S) -> Option<Box<dyn Sampler>> {
+        on.then(|| Box::new(sampler) as Box<dyn Sampler>)
+    }
+    let min_keep = params.min_keep;
+    Ok(match kind {
+        SamplerKind::Penalties => Penalties::new(params).and_then(|s| when(true, s)),
+        SamplerKind::Dry => Dry::new(params)?.and_then(|s| when(true, s)),
+        SamplerKind::TopNSigma => when(params.top_n_sigma > 0.0, TopNSigma(params.top_n_sigma)),
+        SamplerKind::TopK => when(
+            params.top_k > 0,
+            TopK(usize::try_from(params.top_k).unwrap_or_default()),
+        ),
+        SamplerKind::Typical => {
+            let p = params.typical_p;
+            when(p < 1.0, Typical { p, min_keep })
+        }
+        SamplerKind::TopP => {
+            let p = params.top_p;
+            when(p < 1.0, TopP { p, min_keep })
+        }
+        SamplerKind::MinP => {
+            let p = params.min_p;
+            when(p > 0.0, MinP { p, min_keep })
+        }
+        SamplerKind::Xtc => {
+            let (probability, threshold) = (params.xtc_probability, params.xtc_threshold);
+            let on = probability > 0.0 && threshold <= 0.5;
+            when(on, Xtc::new(probability, threshold, min_keep, seed))
+        }
+        SamplerKind::Temperature if params.dynatemp_range > 0.0 => {
+            let dynamic = DynamicTemperature {
+                temp: params.temp,
+                range: params.dynatemp_range,
+                exponent: params.dynatemp_exponent,
+            };
+            when(true, dynamic)
+        }
+        SamplerKind::Temperature => when(params.temp != 1.0, Temperature(params.temp)),
+    })
 }
 
 fn nothing_left() -> Error {
     Error::input(
         "sampling: every logit is -inf or its token banned, so no token can be chosen; \
          the model's weights are damaged or the banned ids too many",
+    )
+}
+
+fn nothing_fits() -> Error {
+    Error::input(
+        "sampling: no token that the grammar lets come next is possible: the vocabulary has \
+         no token for it, the text is nested too deep, or the tokens are banned",
     )
 }
 
@@ -163,191 +276,4 @@ fn check_logits(logits: &[f32]) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn sampled(params: SamplingParams, logits: &[f32], n: usize) -> Vec<u32> {
-        let mut chain = Chain::new(&params).unwrap();
-        (0..n)
-            .map(|_| {
-                let id = chain.sample(logits).unwrap();
-                chain.accept(id);
-                id
-            })
-            .collect()
-    }
-
-    /// All samplers on, seed 1.
-    fn everything() -> SamplingParams {
-        SamplingParams {
-            repeat_penalty: 1.1,
-            seed: Some(1),
-            ..SamplingParams::chat_defaults()
-        }
-    }
-
-    #[test]
-    fn zero_temperature_is_argmax() {
-        for temp in [0.0, -1.0, -0.0] {
-            let params = SamplingParams {
-                temp,
-                ..SamplingParams::chat_defaults()
-            };
-            assert!(Chain::new(&params).unwrap().is_greedy());
-            assert_eq!(sampled(params, &[1.0, 9.0, 9.0], 3), [1, 1, 1]);
-        }
-    }
-
-    #[test]
-    fn a_plain_greedy_chain_needs_no_logits() {
-        let is_argmax = |params: SamplingParams| Chain::new(&params).unwrap().is_argmax();
-        let greedy = SamplingParams::greedy;
-        assert!(is_argmax(greedy()));
-        assert!(!is_argmax(everything()));
-        assert!(!is_argmax(SamplingParams {
-            banned: vec![2],
-            ..greedy()
-        }));
-        assert!(!is_argmax(SamplingParams {
-            presence_penalty: 1.0,
-            ..greedy()
-        }));
-        let chain = Chain::new(&greedy()).unwrap();
-        assert_eq!(chain.choice(Some(7)).unwrap(), 7);
-        assert_eq!(chain.choice(None).unwrap_err().exit_code(), 1);
-    }
-
-    #[test]
-    fn penalties_work_on_greedy() {
-        let params = SamplingParams {
-            presence_penalty: 2.0,
-            ..SamplingParams::greedy()
-        };
-        assert_eq!(sampled(params, &[1.0, 3.0, 2.0], 3), [1, 2, 0]);
-    }
-
-    #[test]
-    fn impossible_rows_are_errors() {
-        let inf = f32::INFINITY;
-        for params in [SamplingParams::greedy(), everything()] {
-            let mut chain = Chain::new(&params).unwrap();
-            for bad in [&[-inf, -inf][..], &[0.0, f32::NAN], &[0.0, inf], &[]] {
-                let message = chain.sample(bad).unwrap_err().to_string();
-                assert!(message.starts_with("sampling: "), "{message}");
-            }
-            assert_eq!(chain.sample(&[-inf, -3.0]).unwrap(), 1);
-        }
-    }
-
-    #[test]
-    fn banned_ids_never_come() {
-        for base in [SamplingParams::greedy(), everything()] {
-            let params = SamplingParams {
-                banned: vec![7, 2, 2],
-                ..base
-            };
-            let ids = sampled(params.clone(), &[0.0, 1.0, 50.0], 200);
-            assert!(!ids.contains(&2));
-            let params = SamplingParams {
-                banned: vec![0, 1, 2],
-                ..params
-            };
-            let mut chain = Chain::new(&params).unwrap();
-            assert!(chain.sample(&[0.0, 1.0, 50.0]).is_err());
-        }
-    }
-
-    #[test]
-    fn same_seed_same_tokens() {
-        let logits: Vec<f32> = (0..100).map(|i| (i % 17) as f32 / 4.0).collect();
-        let mut chain = Chain::new(&everything()).unwrap();
-        let mut run = || -> Vec<u32> {
-            let mut ids = Vec::new();
-            for _ in 0..50 {
-                ids.push(chain.sample(&logits).unwrap());
-                chain.accept(ids[ids.len() - 1]);
-            }
-            chain.reset();
-            ids
-        };
-        let first = run();
-        assert_eq!(first, run(), "after reset");
-        let other = SamplingParams {
-            seed: Some(2),
-            ..everything()
-        };
-        assert_ne!(first, sampled(other, &logits, 50));
-    }
-
-    #[test]
-    fn a_drawn_seed_can_be_used_again() {
-        let params = SamplingParams::chat_defaults();
-        let chain = Chain::new(&params).unwrap();
-        let seed = chain.seed();
-        assert!(seed.is_some());
-        assert_ne!(seed, Chain::new(&params).unwrap().seed(), "once in 2^32");
-        let again = Chain::new(&SamplingParams { seed, ..params }).unwrap();
-        assert_eq!(again.seed(), seed);
-    }
-
-    #[test]
-    fn temperature_applies_after_truncation() {
-        // At temp 1 token 1 has 4 % of the best: min-p 0.05 drops it, however
-        // hot the temperature that follows.
-        let params = SamplingParams {
-            temp: 100.0,
-            ..everything()
-        };
-        let logits = [0.04f32, 1.0].map(f32::ln);
-        let params = SamplingParams {
-            repeat_penalty: 1.0,
-            top_p: 1.0,
-            ..params
-        };
-        assert_eq!(sampled(params, &logits, 50), [1; 50]);
-    }
-
-    #[test]
-    fn describes_itself() {
-        assert_eq!(
-            Chain::new(&everything()).unwrap().describe(),
-            "penalties last 64 repeat 1.1 presence 0 frequency 0, top-k 40, top-p 0.95, \
-             min-p 0.05, temp 0.8, dist seed 1"
-        );
-        let greedy = Chain::new(&SamplingParams::greedy()).unwrap();
-        assert_eq!(greedy.describe(), "greedy");
-    }
-
-    #[test]
-    #[ignore = "timing: run with --release --ignored --nocapture"]
-    fn time_of_a_large_vocabulary() {
-        let mut rng = crate::sampling::rng::Rng::new(5);
-        let logits: Vec<f32> = (0..262_144)
-            .map(|_| (rng.next_f64() * 20.0) as f32)
-            .collect();
-        let wide = SamplingParams {
-            top_k: 0,
-            ..everything()
-        };
-        let all = SamplingParams {
-            top_p: 1.0,
-            min_p: 0.0,
-            ..wide.clone()
-        };
-        let cases = [SamplingParams::greedy(), everything(), wide, all];
-        for params in cases {
-            let mut chain = Chain::new(&params).unwrap();
-            let mut best = f64::INFINITY;
-            for _ in 0..20 {
-                let start = std::time::Instant::now();
-                let id = chain.sample(&logits).unwrap();
-                best = best.min(start.elapsed().as_secs_f64());
-                chain.accept(id);
-            }
-            println!("{:.3} ms  {}", best * 1e3, chain.describe());
-            if params.top_k != 0 || chain.is_greedy() {
-                assert!(best < 1e-3, "{best} s");
-            }
-        }
-    }
-}
+mod tests;

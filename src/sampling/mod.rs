@@ -1,24 +1,39 @@
 //! Choosing the next token from its logits.
 //!
 //! A [`Chain`] of [`Sampler`]s narrows a list of candidates in the order users
-//! of llama.cpp know: penalties, top-k, top-p, min-p, temperature, dist. The
-//! last one leaves a single candidate. Samplers know ids and logits only.
+//! of llama.cpp know: penalties, DRY, top-n-sigma, top-k, typical, top-p, min-p,
+//! XTC, temperature, dist. The last one leaves a single candidate. Samplers know
+//! ids, logits and the tokens' bytes only.
 
 mod candidates;
 mod chain;
 mod dist;
+mod dry;
+mod grammar;
 mod greedy;
 mod min_p;
+mod mirostat;
+mod order;
 mod params;
 mod penalties;
 mod rng;
+mod set;
 mod temperature;
 mod top_k;
+mod top_n_sigma;
 mod top_p;
+mod typical;
+mod vocabulary;
+mod xtc;
 
 pub use candidates::{Candidate, Candidates};
 pub use chain::Chain;
+pub use dry::DryParams;
+pub use grammar::Grammar;
+pub use order::SamplerKind;
 pub use params::SamplingParams;
+pub use set::parse_bias;
+pub use vocabulary::Vocabulary;
 
 /// One step of a chain.
 pub trait Sampler: Send {

@@ -50,22 +50,17 @@ impl Sampler for Penalties {
     }
 
     fn apply(&mut self, candidates: &mut Candidates) {
-        for (&id, &count) in &self.counts {
-            let Some(item) = candidates.get_mut(id) else {
-                continue;
-            };
-            if item.logit == f32::NEG_INFINITY {
-                continue;
-            }
-            let scaled = if item.logit > 0.0 {
-                item.logit / self.repeat
+        let counts = self.counts.iter().map(|(&id, &count)| (id, count));
+        candidates.adjust(counts, |logit, count| {
+            let scaled = if logit > 0.0 {
+                logit / self.repeat
             } else {
-                item.logit * self.repeat
+                logit * self.repeat
             };
             let less = self.presence + self.frequency * count as f32;
-            // Penalties may be extreme; the logit stays a number.
-            item.logit = (scaled - less).clamp(f32::MIN, f32::MAX);
-        }
+            // Finite each, for two infinities have no difference.
+            scaled.clamp(f32::MIN, f32::MAX) - less.clamp(f32::MIN, f32::MAX)
+        });
     }
 
     fn accept(&mut self, id: u32) {
@@ -142,7 +137,13 @@ mod tests {
             frequency_penalty: -f32::MAX,
             ..SamplingParams::greedy()
         };
-        let logits = after(params, &[0, 1, 1]);
+        let logits = after(params.clone(), &[0, 1, 1]);
         assert_eq!(logits[..2], [f32::MAX, f32::MAX]);
+        let opposed = SamplingParams {
+            presence_penalty: f32::MAX,
+            frequency_penalty: f32::MAX,
+            ..params
+        };
+        assert!(after(opposed, &[0, 1, 1])[0].is_finite());
     }
 }

@@ -2,7 +2,10 @@
 
 use super::{Candidate, Candidates, Sampler};
 
-pub(super) struct TopP(pub f32);
+pub(super) struct TopP {
+    pub p: f32,
+    pub min_keep: usize,
+}
 
 /// Buckets of [`bucket`], each this fraction of a logit wide; the last takes
 /// everything 32 or more below the best, less than 1e-14 as probable.
@@ -11,19 +14,19 @@ const PER_LOGIT: f32 = 128.0;
 
 impl Sampler for TopP {
     fn describe(&self) -> String {
-        format!("top-p {}", self.0)
+        format!("top-p {}", self.p)
     }
 
     /// A histogram of probability by logit finds the bucket in which p is
     /// reached, so that only its candidates are sorted, not a vocabulary.
     fn apply(&mut self, candidates: &mut Candidates) {
         let max = candidates.max_logit();
-        let items = &mut candidates.items;
+        let items = &candidates.items;
         let mut sums = [0.0f64; N_BUCKETS];
         for item in items.iter() {
             sums[bucket(item.logit, max)] += weight(item.logit, max);
         }
-        let wanted = f64::from(self.0) * sums.iter().sum::<f64>();
+        let wanted = f64::from(self.p) * sums.iter().sum::<f64>();
         let mut above = 0.0;
         let crossing = sums.iter().position(|&sum| {
             let here = above + sum >= wanted && sum > 0.0;
@@ -43,7 +46,8 @@ impl Sampler for TopP {
             above >= wanted
         });
         if let Some(last) = last.or(border.last()) {
-            items.retain(|c| Candidate::best_first(c, last).is_le());
+            let last = *last;
+            candidates.keep(self.min_keep, |c| Candidate::best_first(c, &last).is_le());
         }
     }
 }
@@ -68,16 +72,18 @@ mod tests {
     fn fewest_that_reach_p() {
         // Probabilities 0.5, 0.25, 0.125, 0.125.
         let logits = [0.25f32, 0.5, 0.125, 0.125].map(f32::ln);
-        for (p, want) in [
-            (0.0, vec![1]),
-            (0.45, vec![1]),
-            (0.55, vec![0, 1]),
-            (0.8, vec![0, 1, 2]),
-            (0.95, vec![0, 1, 2, 3]),
+        for (p, min_keep, want) in [
+            (0.0, 0, vec![1]),
+            (0.45, 0, vec![1]),
+            (0.55, 0, vec![0, 1]),
+            (0.8, 0, vec![0, 1, 2]),
+            (0.95, 0, vec![0, 1, 2, 3]),
+            (0.45, 2, vec![1, 0]),
+            (0.8, 2, vec![0, 1, 2]),
         ] {
             let mut candidates = list(&logits);
-            TopP(p).apply(&mut candidates);
-            assert_eq!(ids(&candidates), want, "p = {p}");
+            TopP { p, min_keep }.apply(&mut candidates);
+            assert_eq!(ids(&candidates), want, "p = {p}, {min_keep}");
         }
     }
 
@@ -99,7 +105,7 @@ mod tests {
                     sum >= f64::from(p) * total
                 });
                 let mut got = list(&logits);
-                TopP(p).apply(&mut got);
+                TopP { p, min_keep: 0 }.apply(&mut got);
                 assert!(ids(&got).is_sorted(), "the list stays by id");
                 got.sort();
                 let want = reached.unwrap() + 1;

@@ -1,6 +1,7 @@
 //! One step: the tokens of one or several sequences in a ubatch.
 
-use super::{Key, Session, nothing_to_evaluate};
+use super::{Key, Session, highest, nothing_to_evaluate};
+use crate::backend::Executable;
 use crate::error::{Error, Result};
 use crate::graph::builder::Width;
 use crate::graph::{Count, Input};
@@ -20,20 +21,32 @@ impl Session {
     /// # Errors
     /// As [`Session::eval`]; a sequence that there is not, or that comes twice.
     pub fn eval_batch(&mut self, batch: &[Part<'_>]) -> Result<Vec<Vec<f32>>> {
-        let mut seen = vec![false; self.params.n_seqs];
-        for &(seq, tokens) in batch {
-            if seen.get(seq) != Some(&false) {
-                return Err(Error::input(format!(
-                    "sequence {seq} comes twice, or is not below {}; give each once",
-                    self.params.n_seqs
-                )));
-            }
-            seen[seq] = true;
-            if !tokens.is_empty() {
-                self.check(seq, tokens)?;
-            }
-        }
+        let n_vocab = self.model.n_vocab();
         let mut logits = vec![Vec::new(); batch.len()];
+        self.eval_parts(batch, Wanted::Logits, &mut |at, run, row| {
+            logits[at] = run.output(0)[row * n_vocab..][..n_vocab].to_vec();
+        })?;
+        Ok(logits)
+    }
+
+    /// As [`Session::eval_batch`], but gives ids as [`Session::eval_greedy`] does.
+    pub fn eval_batch_greedy(&mut self, batch: &[Part<'_>]) -> Result<Vec<Option<u32>>> {
+        let mut ids = vec![None; batch.len()];
+        self.eval_parts(batch, Wanted::Argmax, &mut |at, run, row| {
+            ids[at] = highest(run, row);
+        })?;
+        Ok(ids)
+    }
+
+    /// Evaluates a batch in ubatches; `ended` hears where in the batch a sequence has
+    /// ended, and which row of which executable's outputs is its.
+    fn eval_parts(
+        &mut self,
+        batch: &[Part<'_>],
+        wanted: Wanted,
+        ended: &mut dyn FnMut(usize, &dyn Executable, usize),
+    ) -> Result<()> {
+        self.check_batch(batch)?;
         let mut left: Vec<&[u32]> = batch.iter().map(|part| part.1).collect();
         loop {
             let mut room = self.params.n_ubatch;
@@ -48,17 +61,33 @@ impl Session {
                 }
             }
             if parts.is_empty() {
-                return Ok(logits);
+                return Ok(());
             }
-            let key = self.step(&parts, Wanted::Logits, false)?;
+            let key = self.step(&parts, wanted, false)?;
             let run = self.compiled.get(&key).ok_or_else(nothing_to_evaluate)?;
-            let rows = run.output(0).chunks_exact(self.model.n_vocab());
-            for (end, row) in ends.iter().zip(rows) {
-                if let Some(at) = end {
-                    logits[*at] = row.to_vec();
+            for (row, end) in ends.iter().enumerate() {
+                if let Some(at) = *end {
+                    ended(at, run.as_ref(), row);
                 }
             }
         }
+    }
+
+    fn check_batch(&self, batch: &[Part<'_>]) -> Result<()> {
+        let mut seen = vec![false; self.params.n_seqs];
+        for &(seq, tokens) in batch {
+            if seen.get(seq) != Some(&false) {
+                return Err(Error::input(format!(
+                    "sequence {seq} comes twice, or is not below {}; give each once",
+                    self.params.n_seqs
+                )));
+            }
+            seen[seq] = true;
+            if !tokens.is_empty() {
+                self.check(seq, tokens)?;
+            }
+        }
+        Ok(())
     }
 
     /// The width that serves `n` tokens of `n_parts` sequences: exact up to 8 tokens,

@@ -2,6 +2,8 @@
 
 mod batch;
 mod devices;
+pub mod lookup;
+mod saved;
 mod state;
 mod threads;
 
@@ -193,11 +195,7 @@ impl Session {
     pub fn eval_greedy(&mut self, tokens: &[u32]) -> Result<Option<u32>> {
         let last = self.eval_chunks(tokens, Wanted::Argmax)?;
         let run = self.compiled.get(&last).ok_or_else(nothing_to_evaluate)?;
-        let first = |index| run.output(index).first().copied();
-        let (Some(id), Some(logit)) = (first(0), first(1)) else {
-            return Ok(None);
-        };
-        Ok(logit.is_finite().then(|| id.to_bits()))
+        Ok(highest(run.as_ref(), 0))
     }
 
     fn eval_chunks(&mut self, tokens: &[u32], wanted: Wanted) -> Result<Key> {
@@ -229,6 +227,25 @@ impl Session {
         Ok(())
     }
 
+    /// As [`Session::eval_all`], giving ids as [`Session::eval_greedy`] does.
+    pub fn eval_all_greedy(&mut self, tokens: &[u32]) -> Result<Vec<Option<u32>>> {
+        self.check(0, tokens)?;
+        let mut ids = Vec::new();
+        for chunk in tokens.chunks(self.params.n_ubatch) {
+            let key = self.step(&[(0, chunk)], Wanted::Argmax, true)?;
+            let run = self.compiled.get(&key).ok_or_else(nothing_to_evaluate)?;
+            ids.extend((0..chunk.len()).map(|row| highest(run.as_ref(), row)));
+        }
+        Ok(ids)
+    }
+
+    /// Whether [`lookup::MOST_TOKENS`] tokens evaluated at once have the logits, to the
+    /// bit, that they have one after another. The CPU's kernels see to it; those of GPUs
+    /// differ with the width.
+    pub fn batches_keep_bits(&self) -> bool {
+        self.load().is_none()
+    }
+
     fn check(&self, seq: usize, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
             return Err(nothing_to_evaluate());
@@ -248,6 +265,14 @@ impl Session {
         }
         Ok(())
     }
+}
+
+/// What a graph for [`Wanted::Argmax`] has found for an output; `None` when it is not
+/// finite.
+fn highest(run: &dyn Executable, row: usize) -> Option<u32> {
+    let value = |index| run.output(index).get(row).copied();
+    let (id, logit) = (value(0)?, value(1)?);
+    logit.is_finite().then(|| id.to_bits())
 }
 
 /// Most tokens of a batch all of whose logits are wanted.

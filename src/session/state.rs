@@ -5,16 +5,16 @@ use crate::error::{Error, Result};
 use crate::graph::{CacheId, CacheKind};
 
 /// Checkpoints kept, the latest ones.
-const MOST_CHECKPOINTS: usize = 4;
+pub(super) const MOST_CHECKPOINTS: usize = 4;
 
 /// Opens a saved sequence; the digits are the format's version.
-const MAGIC: &[u8; 8] = b"LRSEQ-01";
+const MAGIC: &[u8; 8] = b"LRSEQ-02";
 
 /// The recurrent states of a sequence after `n_past` tokens.
 pub(super) struct Checkpoint {
-    seq: usize,
-    n_past: usize,
-    states: Vec<u8>,
+    pub seq: usize,
+    pub n_past: usize,
+    pub states: Vec<u8>,
 }
 
 impl Session {
@@ -110,8 +110,12 @@ impl Session {
         let mut out = MAGIC.to_vec();
         out.extend(self.fingerprint().to_le_bytes());
         out.extend((self.n_past[seq] as u64).to_le_bytes());
-        for cells in [&self.cells, &self.cells_swa] {
-            out.extend((cells.of(seq as i32).len() as u64).to_le_bytes());
+        let cells = [&self.cells, &self.cells_swa].map(|cells| cells.of(seq as i32));
+        for cells in &cells {
+            out.extend((cells.len() as u64).to_le_bytes());
+        }
+        for cell in cells.concat() {
+            out.extend((cell as u32).to_le_bytes());
         }
         for (id, row_bytes) in self.caches() {
             for (first, n) in runs(&self.rows_of(seq, id)) {
@@ -177,7 +181,14 @@ impl Session {
                     "the saved {n} cells of sliding windows are more than this session has; raise -ub"
                 ))
             };
-            cells.place(seq as i32, first, n).ok_or_else(no_room)?;
+            let (list, later) = rest.split_at_checked(4 * n).ok_or_else(bad)?;
+            rest = later;
+            // In the same cells attention adds in the same order, to the same bits.
+            let list = list.as_chunks::<4>().0.iter();
+            let same: Vec<usize> = list.map(|c| u32::from_le_bytes(*c) as usize).collect();
+            if !cells.place_at(seq as i32, first, &same) {
+                cells.place(seq as i32, first, n).ok_or_else(no_room)?;
+            }
         }
         // States are there only where there are tokens.
         self.n_past[seq] = n_past;
@@ -191,8 +202,22 @@ impl Session {
         if rest.is_empty() { Ok(()) } else { Err(bad()) }
     }
 
+    /// Bytes of its caches that a sequence of `n_past` tokens moves for the next one: the
+    /// rows that it sees are read, recurrent states read and written.
+    pub fn bytes_moved(&self, n_past: usize) -> usize {
+        let window = self.model.hparams().window.map_or(n_past, |w| w as usize);
+        let of = |(id, row_bytes): (CacheId, usize)| match id.kind() {
+            CacheKind::K | CacheKind::V if self.layers[id.layer()].swa => {
+                row_bytes * n_past.min(window)
+            }
+            CacheKind::K | CacheKind::V => row_bytes * n_past,
+            CacheKind::Conv | CacheKind::State => 2 * row_bytes,
+        };
+        self.caches().into_iter().map(of).sum()
+    }
+
     /// Caches that there are, with the bytes of a row.
-    fn caches(&self) -> Vec<(CacheId, usize)> {
+    pub(super) fn caches(&self) -> Vec<(CacheId, usize)> {
         let of_layer = |(il, layer)| {
             let row = move |kind| (CacheId::of(il, kind), self.sizes.row_bytes(layer, kind));
             CacheKind::ALL.map(row)
@@ -202,7 +227,7 @@ impl Session {
     }
 
     /// Rows of a cache that a sequence has, in order of position.
-    fn rows_of(&self, seq: usize, id: CacheId) -> Vec<usize> {
+    pub(super) fn rows_of(&self, seq: usize, id: CacheId) -> Vec<usize> {
         let cells = match self.layers[id.layer()].swa {
             false => &self.cells,
             true => &self.cells_swa,
@@ -214,12 +239,12 @@ impl Session {
         }
     }
 
-    fn is_recurrent(&self) -> bool {
+    pub(super) fn is_recurrent(&self) -> bool {
         self.layers.iter().any(|l| l.state > 0)
     }
 
     /// Recurrent caches, with the bytes of a slot.
-    fn states(&self) -> Vec<(CacheId, usize)> {
+    pub(super) fn states(&self) -> Vec<(CacheId, usize)> {
         let mut all = self.caches();
         all.retain(|(id, _)| matches!(id.kind(), CacheKind::Conv | CacheKind::State));
         all

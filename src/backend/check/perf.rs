@@ -72,11 +72,14 @@ pub struct Timing {
 
 impl Bench {
     /// The CPU, with this number of threads.
-    pub fn cpu(n_threads: usize) -> Bench {
-        Bench {
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub fn cpu(n_threads: usize) -> Result<Bench> {
+        Ok(Bench {
             device: Device::Cpu { n_threads },
-            peak: cpu_bandwidth(n_threads),
-        }
+            peak: cpu_bandwidth(n_threads)?,
+        })
     }
 
     /// The GPU of this index.

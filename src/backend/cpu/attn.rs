@@ -1,6 +1,9 @@
 //! ATTN: softmax(Q K^T * scale + mask) V over the KV cache, in tiles with a
 //! running softmax (FlashAttention, arXiv 2205.14135), so that no score matrix
 //! and no mask tensor exists. The mask comes from positions and sequences.
+//!
+//! A tile is of cells that are seen, whatever lies between them, and of tokens of one
+//! sequence: what a token gets does not depend on the other sequences.
 
 use super::pool::Worker;
 use super::view::View;
@@ -12,6 +15,11 @@ use crate::quant::DType;
 const TILE: usize = 64;
 /// Query rows of a tile (tokens times the heads that share a KV head).
 const ROWS: usize = 32;
+
+/// Up to so many tokens of a sequence, heads go one by one: few tokens have no rows to
+/// share a tile, and tokens that are drafted ahead have the bits that they have one
+/// after another.
+const DIRECT_TOKENS: usize = 8;
 
 /// What one call works on.
 struct Job<'a> {
@@ -86,21 +94,25 @@ pub fn attn(
         turn += 1;
         (turn - 1) % worker.nth == worker.ith
     };
-    // One token: heads are the only parallelism, so they are not grouped.
-    let (step, heads) = match n_tokens {
-        0 => return,
-        1..4 => (1, 1),
-        _ => (tile_tokens(shape), group),
-    };
-    for first in (0..n_tokens).step_by(step) {
-        let tokens = first..(first + step).min(n_tokens);
-        for head in (0..shape.n_head).step_by(heads) {
-            if !mine() {
-                continue;
-            }
-            match heads {
-                1 if step == 1 => job.direct(first, head, scratch),
-                _ => job.tile(tokens.clone(), head..head + heads, scratch),
+    let mut end = 0;
+    for run in job.seq[..n_tokens].chunk_by(|a, b| a == b) {
+        let start = end;
+        end += run.len();
+        let direct = run.len() <= DIRECT_TOKENS;
+        let (step, heads) = match direct {
+            true => (1, 1),
+            false => (tile_tokens(shape), group),
+        };
+        for first in (start..end).step_by(step) {
+            let tokens = first..(first + step).min(end);
+            for head in (0..shape.n_head).step_by(heads) {
+                if !mine() {
+                    continue;
+                }
+                match direct {
+                    true => job.direct(first, head, scratch),
+                    false => job.tile(tokens.clone(), head..head + heads, scratch),
+                }
             }
         }
     }
@@ -114,6 +126,25 @@ impl Job<'_> {
             && cell <= p
             && self.cell_seq[c] == self.seq[t]
             && self.params.window.is_none_or(|w| p.abs_diff(cell) < w)
+    }
+
+    /// The next cells from `from` on for which `seen` holds, at most a tile, and where to
+    /// look on.
+    fn next_cells<'c>(
+        &self,
+        from: &mut usize,
+        cells: &'c mut [usize; TILE],
+        seen: impl Fn(usize) -> bool,
+    ) -> &'c [usize] {
+        let mut n = 0;
+        while *from < self.cell_pos.len() && n < TILE {
+            if seen(*from) {
+                cells[n] = *from;
+                n += 1;
+            }
+            *from += 1;
+        }
+        &cells[..n]
     }
 
     fn tile(
@@ -143,20 +174,21 @@ impl Job<'_> {
         max.fill(f32::NEG_INFINITY);
         sum.fill(0.0);
         let head_kv = heads.start / (shape.n_head / shape.n_head_kv);
-        for first in (0..self.cell_pos.len()).step_by(TILE) {
-            let cells = first..(first + TILE).min(self.cell_pos.len());
+        let (mut from, mut cells) = (0, [0; TILE]);
+        loop {
             let seen = |c: usize| tokens.clone().any(|t| self.sees(t, c));
-            if !cells.clone().any(seen) {
-                continue;
+            let cells = self.next_cells(&mut from, &mut cells, seen);
+            if cells.is_empty() {
+                break;
             }
-            self.load(cells.clone(), seen, head_kv, k, v);
+            self.load(cells, head_kv, k, v);
             s[..m * TILE].fill(0.0);
             let simd = self.ctx.simd;
             simd_math::gemm(simd, [m, TILE, hd_k], q, k, s, [hd_k, TILE, TILE]);
             for r in 0..m {
                 let t = tokens.start + r / heads.len();
                 let row = &mut s[r * TILE..(r + 1) * TILE];
-                let keep = self.softmax_row(t, cells.clone(), row, &mut max[r], &mut sum[r]);
+                let keep = self.softmax_row(t, cells, row, &mut max[r], &mut sum[r]);
                 if keep != 1.0 {
                     o[r * ldv..r * ldv + hd_v]
                         .iter_mut()
@@ -186,20 +218,21 @@ impl Job<'_> {
         o.fill(0.0);
         let (mut max, mut sum) = (f32::NEG_INFINITY, 0.0);
         let q = self.q.row([head, t, 0]);
-        for first in (0..self.cell_pos.len()).step_by(TILE) {
-            let cells = first..(first + TILE).min(self.cell_pos.len());
-            if !cells.clone().any(|c| self.sees(t, c)) {
-                continue;
+        let (mut from, mut cells) = (0, [0; TILE]);
+        loop {
+            let cells = self.next_cells(&mut from, &mut cells, |c| self.sees(t, c));
+            if cells.is_empty() {
+                break;
             }
-            for (s, c) in s.iter_mut().zip(cells.clone()) {
+            for (s, &c) in s.iter_mut().zip(cells) {
                 self.load_row(&self.k, c, head_kv * hd_k, &mut row[..hd_k]);
                 *s = simd_math::dot(simd, q, &row[..hd_k]);
             }
-            let keep = self.softmax_row(t, cells.clone(), s, &mut max, &mut sum);
+            let keep = self.softmax_row(t, cells, s, &mut max, &mut sum);
             if keep != 1.0 {
                 o.iter_mut().for_each(|o| *o *= keep);
             }
-            for (p, c) in s.iter().zip(cells) {
+            for (p, &c) in s.iter().zip(cells) {
                 if *p > 0.0 {
                     self.load_row(&self.v, c, head_kv * hd_v, &mut row[..hd_v]);
                     simd_math::axpy(simd, *p, &row[..hd_v], o);
@@ -215,7 +248,7 @@ impl Job<'_> {
     fn softmax_row(
         &self,
         t: usize,
-        cells: std::ops::Range<usize>,
+        cells: &[usize],
         row: &mut [f32],
         max: &mut f32,
         sum: &mut f32,
@@ -228,7 +261,7 @@ impl Job<'_> {
                 let step = (self.pos[t].max(0) as u32 / len.max(1)) as f32;
                 self.params.scale * (1.0 + beta * step.ln_1p())
             });
-        for (x, c) in row.iter_mut().zip(cells) {
+        for (x, &c) in row.iter_mut().zip(cells) {
             *x *= scale;
             if let Some(cap) = self.params.softcap {
                 *x = cap * (*x / cap).tanh();
@@ -255,21 +288,13 @@ impl Job<'_> {
         keep
     }
 
-    /// Brings a tile of K (transposed: `[head_dim, TILE]`) and V to f32. The V of
-    /// a cell that no token of the tile sees is zero, as a weight of 0 does not
-    /// silence the infinities that may lie there.
-    fn load(
-        &self,
-        cells: std::ops::Range<usize>,
-        seen: impl Fn(usize) -> bool,
-        head_kv: usize,
-        k: &mut [f32],
-        v: &mut [f32],
-    ) {
+    /// Brings a tile of K (transposed: `[head_dim, TILE]`) and V to f32. There are no
+    /// cells that no token sees: a weight of 0 would not silence infinities in them.
+    fn load(&self, cells: &[usize], head_kv: usize, k: &mut [f32], v: &mut [f32]) {
         let (hd_k, hd_v) = (self.shape.head_dim_k, self.shape.head_dim_v);
         let ldv = hd_v.next_multiple_of(16);
         let mut row = [0.0f32; 1024];
-        for (i, c) in cells.enumerate() {
+        for (i, &c) in cells.iter().enumerate() {
             for (j, part) in (0..hd_k).step_by(row.len()).enumerate() {
                 let len = row.len().min(hd_k - part);
                 self.load_row(&self.k, c, head_kv * hd_k + part, &mut row[..len]);
@@ -278,10 +303,7 @@ impl Job<'_> {
                 }
             }
             let v = &mut v[i * ldv..i * ldv + hd_v];
-            match seen(c) {
-                true => self.load_row(&self.v, c, head_kv * hd_v, v),
-                false => v.fill(0.0),
-            }
+            self.load_row(&self.v, c, head_kv * hd_v, v);
         }
     }
 

@@ -1,16 +1,17 @@
 //! `llama-rs ops`: the ops that graphs are made of, listed, checked, timed.
 
+mod args;
 mod list;
 mod perf;
 mod test;
 
-use super::args::{OpsAction, OpsArgs};
 use super::device_choice;
 use super::device_flags::parse_device;
 use crate::backend::Device;
 use crate::backend::check::shapes::{self, OpRow};
 use crate::session::Session;
 use crate::{Error, Result};
+pub use args::{OpsAction, OpsArgs};
 
 /// Runs the command.
 pub fn run(args: OpsArgs) -> anyhow::Result<()> {

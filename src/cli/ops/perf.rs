@@ -18,7 +18,7 @@ pub fn run(args: &OpsArgs, ops: &[&OpRow]) -> anyhow::Result<()> {
     let most_bytes = Bench::most_bytes_of(device);
     let samples = chosen(args, ops, most_bytes)?;
     let bench = match device {
-        Device::Cpu => Bench::cpu(super::n_threads(args)),
+        Device::Cpu => Bench::cpu(super::n_threads(args))?,
         Device::Cuda(index) => Bench::cuda(index)?,
     };
     tracing::info!(

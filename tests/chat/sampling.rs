@@ -1,0 +1,56 @@
+//! Samplers and grammars in a chat: each reply anew, also where the context shifts, and
+//! after the chat was left.
+
+use super::{CHAT, Sandbox, replies, toy};
+
+#[test]
+fn a_grammar_holds_each_reply_and_no_prompt() {
+    let sandbox = Sandbox::new();
+    let line = format!("{CHAT} --json --grammar root::=\"no\"|\"yes\"");
+    let all = replies(&sandbox, &line, "no\nw\n/regenerate\nyes\n");
+    let texts: Vec<&str> = all.iter().filter_map(|r| r["reply"].as_str()).collect();
+    assert_eq!(texts.len(), 4);
+    for text in texts {
+        assert!(["no", "yes"].contains(&text), "{text}");
+    }
+}
+
+#[test]
+fn a_grammar_goes_on_where_the_context_shifts() {
+    let sandbox = Sandbox::new();
+    // What begins a reply cannot come again, so a text begun anew would be another one.
+    let grammar = "root::=\"x\"[^x]*|\"b\"[^b]*";
+    let line = format!("{CHAT} --json -c 40 --on-full shift --grammar {grammar}");
+    let all = replies(&sandbox, &line, "w\nw\na\n");
+    assert_eq!(all[1]["reply"], "xyz");
+    assert_eq!(all[2]["reply"], "bcdefghijklmnopqrstuvwxyz");
+}
+
+#[test]
+fn all_settings_are_kept_in_a_session() {
+    let sandbox = Sandbox::new();
+    let model = toy("toy-llama.gguf");
+    let bare = format!("chat -m {model} --device cpu --json -n 12");
+    let line = format!("{bare} -s 5 --temp 2");
+    let (first, second) = ("Hello!\n", "What is rain?\n");
+    let plain = replies(&sandbox, &line, &[first, second].concat());
+    for (flags, set) in [
+        ("--samplers top_p;temperature --logit-bias 300+9", ""),
+        ("--mirostat 2 --mirostat-ent 2", ""),
+        ("--typical 0.3", "/set xtc-probability 1\n"),
+        (
+            "--min-keep 3",
+            "/set dry-multiplier 50\n/set dry-allowed-length 0\n",
+        ),
+    ] {
+        let line = format!("{line} {flags}");
+        let whole = replies(&sandbox, &line, &[first, set, second].concat());
+        assert_ne!(whole[1]["reply"], plain[1]["reply"], "{flags}");
+        let kept = format!("{line} --session s.json");
+        replies(&sandbox, &kept, &[first, set].concat());
+        // Without the flags.
+        let resumed = replies(&sandbox, &format!("{bare} --session s.json"), second);
+        assert_eq!(resumed[0]["reply"], whole[1]["reply"], "{flags}");
+        std::fs::remove_file(sandbox.path().join("s.json")).expect("it was written");
+    }
+}
