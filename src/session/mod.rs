@@ -240,10 +240,10 @@ impl Session {
     }
 
     /// Whether [`lookup::MOST_TOKENS`] tokens evaluated at once have the logits, to the
-    /// bit, that they have one after another. The CPU's kernels see to it; those of GPUs
-    /// differ with the width.
+    /// bit, that they have one after another. The kernels for few tokens see to it; those
+    /// of GPUs for F32 activations do not yet.
     pub fn batches_keep_bits(&self) -> bool {
-        self.load().is_none()
+        self.load().is_none() || !self.params.exact_activations
     }
 
     fn check(&self, seq: usize, tokens: &[u32]) -> Result<()> {

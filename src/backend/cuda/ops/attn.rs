@@ -269,10 +269,11 @@ mod tests {
         };
         for cache in [DType::F16, DType::F32] {
             let alone = n_split(1, cache);
-            assert!(alone > 1 && (2..=8).all(|n| n_split(n, cache) == alone));
-            // What eight take is in the plan of more.
+            assert!(alone > 1 && (2..=VEC_TOKENS).all(|n| n_split(n, cache) == alone));
+            // What few take is in the plan of more.
             let bytes = |n| answer(llama_8b(), cache, n, 1 << 14).unwrap().scratch_bytes;
-            assert!(bytes(8) > bytes(1) && [9, 64, 512].iter().all(|&n| bytes(n) >= bytes(8)));
+            let most = bytes(VEC_TOKENS);
+            assert!(most > bytes(1) && [17, 64, 512].iter().all(|&n| bytes(n) >= most));
         }
     }
 

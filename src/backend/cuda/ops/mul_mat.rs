@@ -2,6 +2,7 @@
 
 use super::super::kernel::{Answer, Arg, Kernel, Node, n_rows};
 use super::super::layout;
+use super::super::lower::VEC_TOKENS;
 use crate::graph::{FusedMulMat, Origin, Tensor};
 use crate::quant::DType;
 
@@ -38,10 +39,17 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     if matrices.iter().any(|m| !is_matrix(m) || m.dtype != w.dtype) {
         return None;
     }
-    let groups = match f.ids_at().map(|at| node.src[at]) {
-        Some(ids) => n_rows(ids) * ids.ne[0],
-        None if x.ne[2..] == [1, 1] => x.ne[1].div_ceil(COLUMNS),
+    // Blocks over columns, of all tokens and of one. A few tokens divide k as one does, so
+    // that each gets the bits that it gets alone.
+    let (groups, of_one, n_tokens) = match f.ids_at().map(|at| node.src[at]) {
+        Some(ids) => (n_rows(ids) * ids.ne[0], ids.ne[0], n_rows(ids)),
+        None if x.ne[2..] == [1, 1] => (x.ne[1].div_ceil(COLUMNS), 1, x.ne[1]),
         None => return None,
+    };
+    let counted = if n_tokens <= VEC_TOKENS {
+        of_one
+    } else {
+        groups
     };
     let (entry, most) = match (node.exact, w.dtype) {
         (_, DType::F32) => ("mul_mat_vec_exact", MOST_SPLIT),
@@ -49,7 +57,7 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
         (false, _) => ("mul_mat_vec", MOST_SPLIT),
     };
     let tiles = w.ne[1].div_ceil(TILE_ROWS);
-    let split = split(tiles * groups, w.ne[0].div_ceil(256), most);
+    let split = split(tiles * counted, w.ne[0].div_ceil(256), most);
     let y = groups.min(MOST_GROUPS);
     let grid = [tiles.div_ceil(VEC_WARPS / split), y, groups.div_ceil(y)];
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
