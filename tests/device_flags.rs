@@ -68,9 +68,9 @@ fn an_override_that_matches_nothing_is_told() {
 fn bench_tells_backend_and_layers() {
     let sandbox = Sandbox::new();
     let line = "bench -m ids.gguf -p 2 -n 2 -r 1 --device cpu";
-    let object = json(&sandbox.good(&format!("{line} -o json")));
+    let tests = json(&sandbox.good(&format!("{line} -o json")));
     assert_eq!(
-        (&object["backend"], &object["ngl"]),
+        (&tests[0]["backends"], &tests[0]["n_gpu_layers"]),
         (&"CPU".into(), &0.into())
     );
     let table = sandbox.good(line);

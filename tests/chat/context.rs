@@ -166,10 +166,12 @@ fn shift_forgets_the_oldest_turns_and_keeps_the_system_prompt() {
 fn shift_makes_room_in_the_middle_of_a_reply() {
     let sandbox = Sandbox::new();
     // The third reply does not fit beside the first two turns.
-    let line = format!("{CHAT} --json -c 40 --on-full shift");
-    let all = replies(&sandbox, &line, "w\nw\na\n");
-    assert_eq!(all[2]["reply"], "bcdefghijklmnopqrstuvwxyz");
-    assert_eq!(all[2]["stop_reason"], "end");
+    let line = format!("{CHAT} --json -c 34 --on-full shift");
+    let ran = sandbox.run_with(&line, "w\nw\na\n");
+    assert!(ran.stderr.contains("the model forgets"), "{}", ran.stderr);
+    let third = json(ran.stdout.lines().last().expect("a reply"));
+    assert_eq!(third["reply"], "bcdefghijklmnopqrstuvwxyz");
+    assert_eq!(third["stop_reason"], "end");
     // One that fits nowhere stops.
     let ran = sandbox.run_with(&format!("{CHAT} -c 20 --on-full shift"), "w\na\n");
     assert_eq!(ran.code, Some(3), "{}", ran.stderr);

@@ -20,10 +20,10 @@ fn a_grammar_goes_on_where_the_context_shifts() {
     let sandbox = Sandbox::new();
     // What begins a reply cannot come again, so a text begun anew would be another one.
     let grammar = "root::=\"x\"[^x]*|\"b\"[^b]*";
-    let line = format!("{CHAT} --json -c 40 --on-full shift --grammar {grammar}");
-    let all = replies(&sandbox, &line, "w\nw\na\n");
-    assert_eq!(all[1]["reply"], "xyz");
-    assert_eq!(all[2]["reply"], "bcdefghijklmnopqrstuvwxyz");
+    let line = format!("{CHAT} -c 34 --on-full shift --grammar {grammar}");
+    let ran = sandbox.run_with(&line, "w\nw\na\n");
+    assert_eq!(ran.stdout, "xyz\nxyz\nbcdefghijklmnopqrstuvwxyz\n");
+    assert!(ran.stderr.contains("the model forgets"), "{}", ran.stderr);
 }
 
 #[test]
