@@ -228,3 +228,27 @@ fn numbers_that_nobody_saved_do_no_harm() {
     let resumed = replies(&sandbox, &line, "w\nw\n");
     assert_eq!(resumed[1]["reply"], "xyz");
 }
+
+#[cfg(unix)]
+#[test]
+fn a_session_beyond_the_limit_on_files_is_an_error_and_leaves_nothing_behind() {
+    let sandbox = Sandbox::new();
+    let before = std::fs::read_dir(sandbox.path()).expect("there").count();
+    // In blocks of 512 or 1024 bytes; the state is larger.
+    let call = format!(
+        "ulimit -f 4; exec \"$0\" --quiet chat -m {} --device cpu -n 4 --session s.json -p Hello",
+        toy("toy-llama.gguf")
+    );
+    let output = Command::new("sh")
+        .args(["-c", &call, env!("CARGO_BIN_EXE_llama-rs")])
+        .current_dir(sandbox.path())
+        .output()
+        .expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("the disk is full"), "{stderr}");
+    // The messages fit.
+    let after = std::fs::read_dir(sandbox.path()).expect("there").count();
+    assert_eq!(after, before + 1);
+}
