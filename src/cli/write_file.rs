@@ -100,7 +100,8 @@ fn unfinished(path: &Path, folder: &Path) -> io::Result<NamedTempFile> {
     Ok(file)
 }
 
-fn folder(path: &Path) -> PathBuf {
+/// The folder of a file.
+pub fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
         _ => PathBuf::from("."),
