@@ -7,6 +7,7 @@ mod commands;
 mod helpers;
 mod history;
 mod input;
+mod keys;
 mod one_shot;
 mod session_file;
 mod show;
