@@ -54,6 +54,12 @@ impl Terminal {
         }
     }
 
+    fn types_bytes(&mut self, keys: &[u8]) {
+        use std::io::Write;
+        let mut terminal = self.0.process().get_file_handle().expect("the terminal");
+        terminal.write_all(keys).expect("the terminal is there");
+    }
+
     fn types(&mut self, keys: &str) {
         self.0.send(keys).expect("the terminal is there");
         self.0.flush().expect("the terminal is there");
@@ -177,6 +183,39 @@ fn ctrl_c_stops_a_reply_and_clears_a_line() {
     terminal.sees("(Ctrl-D or /exit leaves)");
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
+}
+
+#[test]
+fn ctrl_d_counts_while_a_reply_comes_and_in_a_block() {
+    let folder = folder();
+    let mut terminal = chat(folder.path(), "-n 100 --ignore-eos -c 5000");
+    terminal.types("\"\"\"\rone");
+    terminal.sees("one");
+    terminal.types(CTRL_D);
+    terminal.sees("ends the message");
+    terminal.types("\"\"\"\r");
+    terminal.says("/context", "1 turns");
+    terminal.types("Tell me a story about a fox.\r");
+    terminal.sees("Once");
+    terminal.types(CTRL_D);
+    assert_eq!(terminal.ends(), 0);
+}
+
+#[test]
+fn bytes_that_are_not_utf8_cost_no_chat() {
+    let folder = folder();
+    let mut terminal = chat(folder.path(), "-n 4");
+    terminal.types("caf");
+    terminal.sees("caf");
+    terminal.types_bytes(b"\xe9 ");
+    terminal.sees("this is not UTF-8");
+    terminal.sees("> caf");
+    terminal.types("noir\r");
+    terminal.says("/save chat.json", "chat.json: 1 turns");
+    terminal.types(CTRL_D);
+    assert_eq!(terminal.ends(), 0);
+    let saved = json(folder.path().join("chat.json"));
+    assert_eq!(saved[0]["content"], "caf\u{fffd}noir");
 }
 
 #[test]

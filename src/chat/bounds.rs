@@ -13,7 +13,7 @@ const FUEL_PER_MESSAGE: u64 = 2_000;
 /// Fuel more for this many bytes of message, where 64 bytes copied cost one.
 const BYTES_PER_FUEL: u64 = 4;
 /// Most fuel, whatever the messages.
-const MAX_FUEL: u64 = 1_000_000;
+pub(super) const MAX_FUEL: u64 = 1_000_000;
 /// Stack of the thread a template runs in. A unit of fuel nests a value one
 /// level deeper at most, and printing, comparing or dropping a level takes under
 /// 512 bytes (a test of `template.rs` tries); only what is used is ever backed

@@ -108,7 +108,14 @@ impl ChatTemplate {
         let env = environment(now, fuel)?;
         env.template_from_named_str("chat template", &self.source)
             .and_then(|template| template.render(Value::from(Serde(context))))
-            .map_err(|e| self.explain(&e))
+            .map_err(|e| match e.kind() {
+                // Then it is less the template's fault.
+                ErrorKind::OutOfFuel if fuel == bounds::MAX_FUEL => Error::DoesNotFit(
+                    "the prompt is too long for the chat template; shorten the messages"
+                        .to_string(),
+                ),
+                _ => self.explain(&e),
+            })
     }
 
     /// One line: where, what, and what to do.

@@ -37,6 +37,10 @@ impl Interrupt {
         flag::register_conditional_shutdown(SIGINT, EXIT_CODE, leave.clone())
             .and_then(|_| flag::register(SIGINT, stop.clone()))
             .map_err(|e| Error::io("cannot watch for Ctrl-C", e))?;
+        // Else a file beyond `ulimit -f` ends the process; when it is caught, writing fails.
+        #[cfg(unix)]
+        flag::register(signal_hook::consts::SIGXFSZ, Arc::default())
+            .map_err(|e| Error::io("cannot watch for signals", e))?;
         let interrupt = Interrupt {
             stop,
             leave,

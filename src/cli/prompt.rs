@@ -2,11 +2,14 @@
 
 use super::args::PromptArgs;
 use crate::{Error, Result};
+use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
 /// Names standard input where a file is expected.
 const STDIN: &str = "-";
+/// Bytes of a prompt or another text: far above what a context holds.
+pub const MOST_BYTES: u64 = 64 << 20;
 
 /// The prompt that the flags give: words or `-p`, then `-f` after a newline.
 /// `None` when no flag gives any.
@@ -20,7 +23,7 @@ pub fn given(args: &PromptArgs) -> Result<Option<Vec<u8>>> {
     let Some(file) = &args.file else {
         return Ok(text);
     };
-    let file = read_file(file)?;
+    let file = read(file, "the prompt")?;
     Ok(Some(match text {
         Some(text) => [&text[..], b"\n", &file[..]].concat(),
         None => file,
@@ -49,23 +52,41 @@ pub fn empty(args: &PromptArgs) -> Error {
     }
 }
 
+/// The error for more than [`MOST_BYTES`].
+pub fn too_long(what: &str) -> Error {
+    let most = MOST_BYTES >> 20;
+    Error::DoesNotFit(format!(
+        "{what} is too long: more than {most} MiB; give a shorter one"
+    ))
+}
+
 /// A file's bytes; `-` is standard input.
 pub fn read_file(path: &Path) -> Result<Vec<u8>> {
+    read(path, &path.display().to_string())
+}
+
+fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
     if path.as_os_str() == STDIN {
         return read_stdin();
     }
-    std::fs::read(path)
-        .map_err(|e| Error::file(path, e.to_string(), "give the path of a readable file"))
+    let bytes = File::open(path).and_then(bounded);
+    let bytes =
+        bytes.map_err(|e| Error::file(path, e.to_string(), "give the path of a readable file"))?;
+    bytes.ok_or_else(|| too_long(what))
 }
 
 /// Standard input until its end.
 pub fn read_stdin() -> Result<Vec<u8>> {
+    let bytes = bounded(std::io::stdin().lock());
+    let bytes = bytes.map_err(|e| Error::io("cannot read standard input", e))?;
+    bytes.ok_or_else(|| too_long("standard input"))
+}
+
+/// `None`: there is more than [`MOST_BYTES`].
+fn bounded(from: impl Read) -> std::io::Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
-    std::io::stdin()
-        .lock()
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::io("cannot read standard input", e))?;
-    Ok(bytes)
+    from.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok((bytes.len() as u64 <= MOST_BYTES).then_some(bytes))
 }
 
 /// `echo` ends its text with a newline that nobody means.

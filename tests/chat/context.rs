@@ -120,6 +120,43 @@ fn stop_keeps_the_reply_and_exits_with_3() {
     );
 }
 
+#[cfg(unix)]
+#[test]
+fn texts_without_an_end_are_too_long() {
+    let sandbox = Sandbox::new();
+    for (flags, part) in [
+        ("-f /dev/zero", "the prompt is too long"),
+        (
+            "-p w --system-prompt-file /dev/zero",
+            "/dev/zero is too long",
+        ),
+        (
+            "-p w --chat-template-file /dev/zero",
+            "/dev/zero is too long",
+        ),
+        // 4 MiB, which this template writes more often than any template may.
+        (
+            "-f long --chat-template-file t.jinja",
+            "the prompt is too long",
+        ),
+    ] {
+        std::fs::write(sandbox.path().join("long"), "w".repeat(4 << 20)).expect("written");
+        let twenty = "{{ messages[0].content }}".repeat(20);
+        std::fs::write(sandbox.path().join("t.jinja"), twenty).expect("written");
+        let ran = sandbox.run(&format!("{CHAT} {flags}"));
+        assert_eq!(ran.code, Some(3), "{flags}: {}", ran.stderr);
+        assert!(ran.stderr.contains(part), "{flags}: {}", ran.stderr);
+    }
+    let zeros = std::fs::File::open("/dev/zero").expect("a device");
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_llama-rs"))
+        .args(format!("{CHAT} --quiet").split(' '))
+        .current_dir(sandbox.path())
+        .stdin(zeros)
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(3));
+}
+
 #[test]
 fn error_drops_the_reply() {
     let sandbox = Sandbox::new();

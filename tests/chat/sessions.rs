@@ -123,12 +123,15 @@ fn a_state_older_than_the_messages_saves_most_of_the_work() {
     let line = format!("{CHAT} --json --session s.json");
     replies(&sandbox, &line, "w\n");
     let state = std::fs::read(files(&sandbox).state).expect("saved");
-    replies(&sandbox, &line, "w\n");
+    let ran = sandbox.run_with(&line, "w\n");
+    assert!(!ran.stderr.contains("evaluated again"), "{}", ran.stderr);
     std::fs::write(files(&sandbox).state, state).expect("written");
-    let resumed = replies(&sandbox, &line, "w\n");
+    let ran = sandbox.run_with(&line, "w\n");
+    let resumed = json(&ran.stdout);
     // BOS, a space, and four tokens a turn; the state holds the first seven.
-    assert_eq!(resumed[0]["prompt_tokens"], 11);
-    assert_eq!(resumed[0]["evaluated_tokens"], 5);
+    assert_eq!(resumed["prompt_tokens"], 11);
+    assert_eq!(resumed["evaluated_tokens"], 5);
+    assert!(ran.stderr.contains("evaluated again"), "{}", ran.stderr);
 }
 
 #[test]
@@ -222,9 +225,90 @@ fn numbers_that_nobody_saved_do_no_harm() {
     let text = std::fs::read_to_string(&session).expect("saved");
     let odd = text
         .replace("\"n_replies\": 1", "\"n_replies\": 18446744073709551615")
-        .replace("\"n_forgotten\": 0", "\"n_forgotten\": 4294967295");
+        .replace("\"n_cached\": 6", "\"n_cached\": 18446744073709551615");
     assert_ne!(odd, text);
     std::fs::write(&session, odd).expect("written");
     let resumed = replies(&sandbox, &line, "w\nw\n");
     assert_eq!(resumed[1]["reply"], "xyz");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_session_beyond_the_limit_on_files_is_an_error_and_leaves_nothing_behind() {
+    let sandbox = Sandbox::new();
+    let before = std::fs::read_dir(sandbox.path()).expect("there").count();
+    // In blocks of 512 or 1024 bytes; the state is larger.
+    let call = format!(
+        "ulimit -f 4; exec \"$0\" --quiet chat -m {} --device cpu -n 4 --session s.json -p Hello",
+        toy("toy-llama.gguf")
+    );
+    let output = Command::new("sh")
+        .args(["-c", &call, env!("CARGO_BIN_EXE_llama-rs")])
+        .current_dir(sandbox.path())
+        .output()
+        .expect("it runs");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("the disk is full"), "{stderr}");
+    // The messages fit.
+    let after = std::fs::read_dir(sandbox.path()).expect("there").count();
+    assert_eq!(after, before + 1);
+}
+
+#[test]
+fn other_messages_do_not_take_the_place_of_a_session_unasked() {
+    let sandbox = Sandbox::new();
+    let line = format!("{CHAT} --session s.json");
+    replies_as_text(&sandbox, &line, "w\n");
+    let former = std::fs::read(files(&sandbox).session).expect("saved");
+    // Not by /save, from this chat or another.
+    for (line, file) in [
+        (&line[..], "s.json"),
+        (CHAT, "s.json"),
+        (&line, "s.json.state"),
+    ] {
+        let ran = sandbox.run_with(line, &format!("a\n/undo\n/save {file}\n"));
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        assert!(ran.stderr.contains("name another file"), "{}", ran.stderr);
+    }
+    let ran = sandbox.run_with(&format!("{CHAT} --session new.json"), "/save ./new.json\n");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    // What the chat has written itself it may write again, but no other chat.
+    replies_as_text(&sandbox, CHAT, "w\n/save a.json\na\n/save a.json\n");
+    assert_eq!(sandbox.run_with(CHAT, "w\n/save a.json\n").code, Some(1));
+    let messages = |bytes: &[u8]| json(&String::from_utf8_lossy(bytes))["messages"].clone();
+    for (said, kept) in [
+        ("/clear\nw\n", "s.json.bak"),
+        ("/load a.json\n", "s.json.bak2"),
+    ] {
+        let ran = sandbox.run_with(&line, said);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert!(ran.stderr.contains(kept), "{}", ran.stderr);
+        let bytes = std::fs::read(sandbox.path().join(kept)).expect("kept");
+        assert_eq!(messages(&bytes), messages(&former));
+    }
+}
+
+/// A run that must succeed.
+fn replies_as_text(sandbox: &Sandbox, line: &str, stdin: &str) {
+    let ran = sandbox.run_with(line, stdin);
+    assert_eq!(ran.code, Some(0), "{line}: {}", ran.stderr);
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_and_pipes_are_no_sessions() {
+    let sandbox = Sandbox::new();
+    let made = Command::new("mkfifo")
+        .arg(sandbox.path().join("pipe"))
+        .status();
+    assert!(made.expect("mkfifo").success());
+    for file in ["/dev/full", "/dev/zero", "pipe"] {
+        let part = "no regular file";
+        sandbox.bad(&format!("{CHAT} --session {file} -p w"), 1, &[part]);
+        let ran = sandbox.run_with(CHAT, &format!("/load {file}\n"));
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    }
 }

@@ -1,7 +1,9 @@
 //! Carries out what a person types besides messages.
 
+use super::careful::read_regular;
 use super::commands::{self, Command};
 use super::helpers;
+use super::session_file::SessionFile;
 use super::turn::Chat;
 use crate::chat::Transcript;
 use crate::cli::generate::Finish;
@@ -30,12 +32,12 @@ impl Chat<'_> {
     pub fn act(&mut self, command: Command) -> anyhow::Result<Next> {
         match command {
             Command::Help => commands::help().iter().for_each(|l| tracing::info!("{l}")),
-            Command::Clear => self.clear(),
+            Command::Clear => self.clear()?,
             Command::System(text) => self.system(text),
             Command::Regenerate => return self.regenerate(),
             Command::Undo => self.undo()?,
             Command::Edit => return self.edit(),
-            Command::Save(file) => save(&file, &self.transcript)?,
+            Command::Save(file) => self.save_messages(&file)?,
             Command::Load(file) => self.load(&file)?,
             Command::Set(None) => self.show_settings(),
             Command::Set(Some((name, value))) => self.set(&name, &value)?,
@@ -49,11 +51,25 @@ impl Chat<'_> {
     }
 
     /// Starts over with the same system prompt.
-    fn clear(&mut self) {
+    fn clear(&mut self) -> Result<()> {
+        self.keep_session()?;
         let mut fresh = Transcript::new();
         fresh.set_system(self.transcript.system().unwrap_or_default());
         self.transcript = fresh;
         self.n_forgotten = 0;
+        Ok(())
+    }
+
+    /// Before other messages take the place of those in the session's file.
+    fn keep_session(&mut self) -> Result<()> {
+        self.save(false)?;
+        if let Some(file) = &self.session_file
+            && self.transcript.n_turns() > 0
+        {
+            let kept = file.keep()?;
+            tracing::info!("the session as it was is kept in {}", kept.display());
+        }
+        Ok(())
     }
 
     fn system(&mut self, text: Option<String>) {
@@ -109,8 +125,31 @@ impl Chat<'_> {
         result.map(Next::Replied)
     }
 
+    /// Writes messages as `template --messages` and `/load` read them. A file that was there
+    /// before this chat holds another one, perhaps.
+    fn save_messages(&mut self, file: &Path) -> Result<()> {
+        let refused = |cause| Error::file(file, cause, "name another file");
+        let own = |session: &SessionFile| session.owns(file);
+        if self.session_file.as_ref().is_some_and(own) {
+            return Err(refused("belongs to this chat's session"));
+        }
+        // Also a link to nothing.
+        let there = file.symlink_metadata().is_ok();
+        let written = file.canonicalize().is_ok_and(|f| self.written.contains(&f));
+        if there && !written {
+            return Err(refused("exists already, and this chat did not write it"));
+        }
+        let text = format!("{:#}\n", self.transcript.to_json());
+        write_file::replace(file, &mut |out| out.write_all(text.as_bytes()))?;
+        self.written.extend(file.canonicalize());
+        tracing::info!("{}: {} turns", file.display(), self.transcript.n_turns());
+        Ok(())
+    }
+
     fn load(&mut self, file: &Path) -> Result<()> {
-        self.transcript = read_messages(file)?;
+        let transcript = read_messages(file)?;
+        self.keep_session()?;
+        self.transcript = transcript;
         self.n_forgotten = 0;
         let n_turns = self.transcript.n_turns();
         tracing::info!("{}: {n_turns} turns", file.display());
@@ -172,25 +211,10 @@ fn no_turn() -> Error {
     Error::input("nothing has been said yet; type a message first")
 }
 
-/// Writes messages as `template --messages` and `/load` read them.
-fn save(file: &Path, transcript: &Transcript) -> Result<()> {
-    if file.exists() && read_messages(file).is_err() {
-        return Err(Error::file(
-            file,
-            "exists and holds no messages",
-            "give another name",
-        ));
-    }
-    let text = format!("{:#}\n", transcript.to_json());
-    write_file::replace(file, &mut |out| out.write_all(text.as_bytes()))?;
-    tracing::info!("{}: {} turns", file.display(), transcript.n_turns());
-    Ok(())
-}
-
 /// The messages of a file that `/save` or `--session` wrote.
 fn read_messages(file: &Path) -> Result<Transcript> {
     let bad = |cause: String| Error::file(file, cause, "give a file that /save wrote");
-    let bytes = std::fs::read(file).map_err(|e| bad(e.to_string()))?;
+    let bytes = read_regular(file).map_err(|e| bad(e.to_string()))?;
     let json: Json =
         serde_json::from_slice(&bytes).map_err(|e| bad(format!("not valid JSON: {e}")))?;
     let messages = json.get("messages").unwrap_or(&json);

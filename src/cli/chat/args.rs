@@ -25,7 +25,7 @@ pub struct ChatArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "system_prompt")]
     pub system_prompt_file: Option<PathBuf>,
     /// Keep the chat in a file, and go on from it next time; what the model remembers is
-    /// in FILE.state beside it
+    /// in FILE.state beside it; /clear and /load keep what was there in FILE.bak
     #[arg(long, value_name = "FILE")]
     pub session: Option<PathBuf>,
     /// When the context is full

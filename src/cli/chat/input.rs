@@ -2,8 +2,10 @@
 
 use super::commands::{self, Turn};
 use super::history;
+use super::keys::{EarlyEnd, Note, OpenBlock};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output::stdout_colour;
+use crate::cli::prompt;
 use crate::sampling::SamplingParams;
 use rustyline::completion::{Completer, FilenameCompleter, Pair};
 use rustyline::config::Behavior;
@@ -12,10 +14,13 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::DefaultHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{CompletionType, Config, Context, Editor, Helper};
+use rustyline::{CompletionType, Config, Context, Editor, EventHandler, Helper, KeyEvent};
 use std::borrow::Cow;
 use std::cell::RefCell;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal, Read, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 const PROMPT: &str = "> ";
 /// Opens and closes a message of several lines.
@@ -52,11 +57,23 @@ impl Input {
             .max_history_size(history::MOST_LINES)?
             .build();
         let mut editor = Editor::with_config(config)?;
+        let prompted = Arc::new(Mutex::new(Instant::now()));
+        let asked = Arc::new(AtomicBool::new(false));
         editor.set_helper(Some(LineHelper {
             files: FilenameCompleter::new(),
             colour: stdout_colour(),
             continued: RefCell::default(),
+            typed: RefCell::default(),
+            prompted: prompted.clone(),
+            asked: asked.clone(),
         }));
+        let early = EventHandler::Conditional(Box::new(EarlyEnd { prompted }));
+        editor.bind_sequence(KeyEvent::ctrl('@'), early);
+        let block = EventHandler::Conditional(Box::new(OpenBlock {
+            is_open: |text| inside_block(text).is_some() && !is_complete(text),
+            asked,
+        }));
+        editor.bind_sequence(KeyEvent::ctrl('D'), block);
         history::load(&mut editor);
         Ok(Input::Terminal(Box::new(editor)))
     }
@@ -111,8 +128,14 @@ fn edit(
     // The editor sees Ctrl-C as a key; one sent as a signal must not end the
     // chat either.
     interrupt.defer();
+    let mut text = (String::new(), String::new());
     loop {
-        let Some(line) = interrupt.while_editing(|| editor.readline(PROMPT)) else {
+        if let Some(mut prompted) = editor.helper().and_then(|h| h.prompted.lock().ok()) {
+            *prompted = Instant::now();
+        }
+        let (left, right) = std::mem::take(&mut text);
+        let read = || editor.readline_with_initial(PROMPT, (&left, &right));
+        let Some(line) = interrupt.while_editing(read) else {
             return Ok(None);
         };
         match line {
@@ -126,6 +149,13 @@ fn edit(
             }
             Err(ReadlineError::Interrupted) => tracing::info!("(Ctrl-D or /exit leaves)"),
             Err(ReadlineError::Eof) => return Ok(None),
+            Err(ReadlineError::Io(e)) if e.kind() == ErrorKind::InvalidData => {
+                tracing::error!("this is not UTF-8; look at the line before you send it");
+                text = editor
+                    .helper()
+                    .map(LineHelper::with_unknown)
+                    .unwrap_or_default();
+            }
             Err(error) => return Err(error.into()),
         }
     }
@@ -137,9 +167,14 @@ fn read_message(lines: &mut dyn BufRead) -> crate::Result<Option<String>> {
     let mut text: Option<String> = None;
     loop {
         let mut bytes = Vec::new();
-        let n_read = lines
+        let so_far = text.as_ref().map_or(0, String::len) as u64;
+        let left = prompt::MOST_BYTES.saturating_sub(so_far) + 1;
+        let n_read = Read::take(&mut *lines, left)
             .read_until(b'\n', &mut bytes)
             .map_err(|e| crate::Error::io("cannot read standard input", e))?;
+        if n_read as u64 == left {
+            return Err(prompt::too_long("the prompt"));
+        }
         if n_read == 0 {
             return Ok(text);
         }
@@ -166,6 +201,21 @@ pub struct LineHelper {
     colour: bool,
     /// Texts that a backslash at their end continued.
     continued: RefCell<Vec<String>>,
+    /// The text so far, and where in it the cursor was.
+    typed: RefCell<(String, usize)>,
+    prompted: Arc<Mutex<Instant>>,
+    /// Whether to tell how a block ends.
+    asked: Arc<AtomicBool>,
+}
+
+impl LineHelper {
+    /// What was typed before and after a character that is not known.
+    fn with_unknown(&self) -> (String, String) {
+        let (mut left, at) = self.typed.take();
+        let right = left.split_off(left.floor_char_boundary(at));
+        left.push(char::REPLACEMENT_CHARACTER);
+        (left, right)
+    }
 }
 
 impl Completer for LineHelper {
@@ -215,7 +265,13 @@ impl Highlighter for LineHelper {
 }
 
 impl Hinter for LineHelper {
-    type Hint = String;
+    type Hint = Note;
+
+    fn hint(&self, line: &str, pos: usize, _: &Context<'_>) -> Option<Note> {
+        self.typed.replace((line.to_string(), pos));
+        let asked = self.asked.swap(false, Ordering::Relaxed);
+        asked.then_some(Note("  (\"\"\" ends the message, Ctrl-C drops it)"))
+    }
 }
 
 impl Helper for LineHelper {}

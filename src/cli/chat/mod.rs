@@ -2,10 +2,12 @@
 
 mod act;
 mod args;
+mod careful;
 mod commands;
 mod helpers;
 mod history;
 mod input;
+mod keys;
 mod one_shot;
 mod session_file;
 mod show;
@@ -26,7 +28,6 @@ use crate::sampling::{Chain, SamplingParams};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use act::Next;
-use clap::ValueEnum;
 use commands::Turn;
 use input::Input;
 use session_file::{Identity, Saved, SessionFile};
@@ -126,22 +127,32 @@ impl Chat<'_> {
         if let Some(saved) = saved {
             self.transcript = saved.transcript()?;
             self.n_replies = saved.n_replies;
-            self.n_forgotten = saved.n_forgotten.min(self.transcript.n_turns());
-            saved_think = Think::from_str(&saved.think, true).ok();
-            self.load_state();
+            self.n_forgotten = saved.n_forgotten;
+            saved_think = Some(saved.think()?);
+            if self.transcript.n_turns() > 0 {
+                self.load_state(saved.n_cached);
+            }
         }
         self.set_think(think.or(saved_think).unwrap_or(Think::Show));
         Ok(())
     }
 
-    fn load_state(&mut self) {
+    /// `n_cached`: tokens that the state held when the messages were saved.
+    fn load_state(&mut self, n_cached: Option<usize>) {
         let Some(file) = &self.session_file else {
             return;
         };
         let digest = &file.model().digest;
         match state_file::read(&file.state_path(), digest, &mut self.generator.session) {
             Ok(tokens) => self.generator.cached = tokens,
-            Err(error) => tracing::warn!("{error}"),
+            Err(error) => return tracing::warn!("{error}"),
+        }
+        if n_cached.is_some_and(|n| n != self.generator.cached.len()) {
+            tracing::warn!(
+                "{}: is not as new as the messages; {}",
+                file.state_path().display(),
+                state_file::EVALUATED_AGAIN
+            );
         }
     }
 

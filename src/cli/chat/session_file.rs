@@ -2,12 +2,14 @@
 //! next tokens are chosen by, and which model it was, as JSON; FILE.state beside it what the
 //! model keeps of them, so that they need not be evaluated again.
 
+use super::careful::{self, read_regular};
 use super::show::Think;
 use crate::chat::Transcript;
 use crate::cli::write_file;
 use crate::gguf::Gguf;
 use crate::sampling::SamplingParams;
 use crate::{Error, Result};
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
@@ -19,6 +21,10 @@ const FORMAT: &str = "llama-rs chat";
 const VERSION: u32 = 1;
 /// Bytes of each tensor that tell models of the same shape apart: a cache line of weights.
 const SAMPLE_BYTES: usize = 64;
+/// Digits of a model's digest in messages.
+const SHOWN_DIGITS: usize = 8;
+/// Former sessions kept beside the file.
+const MOST_KEPT: usize = 99;
 
 /// Which model a session is of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +59,12 @@ impl Identity {
         let digest = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Identity { name, digest })
     }
+
+    /// The name, and enough of the digest to tell models of one name apart.
+    fn describe(&self) -> String {
+        let digest: String = self.digest.chars().take(SHOWN_DIGITS).collect();
+        format!("{:?} ({digest})", self.name)
+    }
 }
 
 /// What the JSON holds.
@@ -62,13 +74,18 @@ pub struct Saved {
     version: u32,
     model: Identity,
     /// Settings by their flags' names.
+    #[serde(deserialize_with = "careful::without_duplicates")]
     sampling: BTreeMap<String, String>,
     /// Replies drawn so far; each draws from a seed of its own.
     pub n_replies: u64,
     /// Turns at the start that the model does not see any more.
     pub n_forgotten: usize,
-    pub think: String,
-    messages: Json,
+    /// Tokens that FILE.state holds, unless it is older or newer; files of older programs do
+    /// not tell.
+    #[serde(default)]
+    pub n_cached: Option<usize>,
+    think: String,
+    messages: Transcript,
 }
 
 impl Saved {
@@ -90,8 +107,9 @@ impl Saved {
                 .collect(),
             n_replies: 0,
             n_forgotten: 0,
+            n_cached: None,
             think: format!("{think:?}").to_lowercase(),
-            messages: transcript.to_json(),
+            messages: transcript.clone(),
         }
     }
 
@@ -111,7 +129,16 @@ impl Saved {
     /// # Errors
     /// They are none.
     pub fn transcript(&self) -> Result<Transcript> {
-        Transcript::from_json(&self.messages)
+        Transcript::from_json(&self.messages.to_json())
+    }
+
+    /// What becomes of thinking.
+    ///
+    /// # Errors
+    /// There is no such way.
+    pub fn think(&self) -> Result<Think> {
+        let unknown = |_| Error::input(format!("think is {:?}", self.think));
+        Think::from_str(&self.think, true).map_err(unknown)
     }
 }
 
@@ -149,9 +176,49 @@ impl SessionFile {
 
     /// The file beside it with what the model keeps.
     pub fn state_path(&self) -> PathBuf {
+        self.beside(".state")
+    }
+
+    fn beside(&self, ending: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
-        name.push(".state");
+        name.push(ending);
         PathBuf::from(name)
+    }
+
+    /// Whether `path` is the file or the one beside it, also before they are there.
+    pub fn owns(&self, path: &Path) -> bool {
+        let state = self.state_path();
+        let same = |own: &Path| match (own.canonicalize(), path.canonicalize()) {
+            (Ok(own), Ok(path)) => own == path,
+            _ => {
+                write_file::folder(own).canonicalize().ok()
+                    == write_file::folder(path).canonicalize().ok()
+                    && own.file_name() == path.file_name()
+            }
+        };
+        same(&self.path) || same(&state)
+    }
+
+    /// Copies what the file holds to FILE.bak, or, where there is one already, to FILE.bak2
+    /// and so on; gives the name.
+    ///
+    /// # Errors
+    /// It cannot be written, or there are too many.
+    pub fn keep(&self) -> Result<PathBuf> {
+        let Some(bytes) = &self.known else {
+            return Ok(self.path.clone());
+        };
+        let numbers = (2..=MOST_KEPT).map(|n| format!(".bak{n}"));
+        let names = std::iter::once(".bak".to_string()).chain(numbers);
+        let mut free = names.map(|n| self.beside(&n)).filter(|p| {
+            p.symlink_metadata().is_err() || read_regular(p).is_ok_and(|old| old == *bytes)
+        });
+        let path = free.next().ok_or_else(|| {
+            let cause = format!("{MOST_KEPT} former sessions are kept beside it");
+            Error::file(&self.path, cause, "remove some of the .bak files")
+        })?;
+        write_file::replace(&path, &mut |out| out.write_all(bytes))?;
+        Ok(path)
     }
 
     /// Replaces the file; false when it says the same already.
@@ -180,7 +247,7 @@ impl SessionFile {
 
 /// A file's bytes; `None` when there is none.
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    match std::fs::read(path) {
+    match read_regular(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::file(path, e.to_string(), "give another --session")),
@@ -200,17 +267,26 @@ fn parse(path: &Path, bytes: &[u8], model: &Identity) -> Result<Saved> {
             json["version"]
         )));
     }
-    let saved = Saved::deserialize(&json).map_err(|e| bad(format!("is damaged: {e}")))?;
-    saved.transcript().map_err(|e| bad(e.to_string()))?;
-    saved
-        .sampling(SamplingParams::greedy())
-        .map_err(|e| bad(e.to_string()))?;
+    let damaged = |e: String| bad(format!("is damaged: {e}"));
+    // From the text: a JSON value holds no key twice.
+    let saved: Saved = serde_json::from_slice(bytes).map_err(|e| damaged(e.to_string()))?;
+    let transcript = saved.transcript().map_err(|e| damaged(e.to_string()))?;
+    let sampling = saved.sampling(SamplingParams::greedy());
+    sampling.map_err(|e| damaged(e.to_string()))?;
+    saved.think().map_err(|e| damaged(e.to_string()))?;
+    let (n_forgotten, n_turns) = (saved.n_forgotten, transcript.n_turns());
+    if n_forgotten > n_turns {
+        return Err(damaged(format!(
+            "{n_forgotten} of {n_turns} turns are forgotten"
+        )));
+    }
     if saved.model.digest != model.digest {
         return Err(Error::file(
             path,
             format!(
-                "is a session of {:?}, not of {:?}",
-                saved.model.name, model.name
+                "is a session of {}, not of {}",
+                saved.model.describe(),
+                model.describe()
             ),
             "give that model, or another --session",
         ));
@@ -228,7 +304,7 @@ mod tests {
     fn model(name: &str) -> Identity {
         Identity {
             name: name.to_string(),
-            digest: format!("digest of {name}"),
+            digest: format!("{name}: digest"),
         }
     }
 
@@ -272,7 +348,7 @@ mod tests {
             .expect("refused");
         let text = of_other.to_string();
         assert!(
-            text.contains("\"one\"") && text.contains("\"two\""),
+            text.contains("\"one\" (one: dig)") && text.contains("\"two\" (two: dig)"),
             "{text}"
         );
         for bad in [
@@ -284,6 +360,14 @@ mod tests {
             &good.replace("\"version\": 1", "\"version\": 2"),
             &good.replace("\"role\": \"user\"", "\"role\": \"dog\""),
             &good.replace("\"temp\": \"0.1\"", "\"temp\": \"hot\""),
+            &good.replace("\"think\": \"hide\"", "\"think\": \"zz\""),
+            &good.replace("\"n_forgotten\": 0", "\"n_forgotten\": 2"),
+            &good.replace("\"n_replies\": 0", "\"n_replies\": 0, \"n_replies\": 0"),
+            &good.replace("\"temp\": \"0.1\"", "\"temp\": \"0.1\", \"temp\": \"0.1\""),
+            &good.replace(
+                "\"content\": \"a\"",
+                "\"content\": \"a\", \"content\": \"b\"",
+            ),
         ] {
             std::fs::write(&path, bad).expect("written");
             assert!(SessionFile::open(&path, model("one")).is_err(), "{bad}");

@@ -2,6 +2,7 @@
 //! says of itself which tokens it holds, so one that is older than the messages still saves
 //! most of the work, and one that is damaged costs only time.
 
+use super::careful::regular;
 use crate::cli::write_file;
 use crate::session::Session;
 use crate::{Error, Result};
@@ -11,6 +12,9 @@ use std::path::Path;
 
 /// Opens a state file; the digits are the format's version.
 const MAGIC: &[u8; 8] = b"LRCHAT01";
+/// What follows when the file does not serve.
+pub const EVALUATED_AGAIN: &str = "messages that it lacks are evaluated again, and rounding may \
+                                   differ from an uninterrupted chat";
 /// Bytes of a SHA-256, which ends the file.
 const HASH_BYTES: usize = 32;
 
@@ -41,8 +45,11 @@ pub fn write(path: &Path, digest: &str, session: &Session, tokens: &[u32]) -> Re
 /// No such file, a damaged one, or one of a session that keeps other things: the session is
 /// empty then.
 pub fn read(path: &Path, digest: &str, session: &mut Session) -> Result<Vec<u32>> {
-    let bad = |cause: String| Error::file(path, cause, "its messages are evaluated again");
-    let bytes = std::fs::read(path).map_err(|e| bad(e.to_string()))?;
+    let bad = |cause: String| Error::file(path, cause, EVALUATED_AGAIN);
+    // No bound: it is as large as the caches are, and what has no room is an error.
+    let bytes = regular(path)
+        .and_then(|_| std::fs::read(path))
+        .map_err(|e| bad(e.to_string()))?;
     let parts = parts(&bytes).ok_or_else(|| bad("is cut off or damaged".to_string()))?;
     let [model, ids, caches, checkpoints] = parts;
     if model != digest.as_bytes() {

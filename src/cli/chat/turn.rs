@@ -10,6 +10,7 @@ use crate::cli::generate::{Finish, Generator, Reply, Speed};
 use crate::sampling::{Chain, SamplingParams};
 use crate::{Error, Result};
 use clap::ValueEnum;
+use std::path::PathBuf;
 
 /// A state of at most so many bytes is saved after each turn, a larger one when leaving.
 const SAVED_EACH_TURN_BYTES: usize = 16 << 20;
@@ -48,6 +49,8 @@ pub struct Chat<'a> {
     /// Replies drawn so far.
     pub n_replies: u64,
     pub session_file: Option<SessionFile>,
+    /// Files of `/save`, which may be written again.
+    pub written: Vec<PathBuf>,
     pub last: LastTurn,
 }
 
@@ -96,6 +99,7 @@ impl<'a> Chat<'a> {
             sampling,
             n_replies: 0,
             session_file: None,
+            written: Vec::new(),
             last: LastTurn::default(),
         }
     }
@@ -328,15 +332,16 @@ impl<'a> Chat<'a> {
         let mut saved = Saved::new(file.model(), &self.transcript, &self.sampling, self.think);
         saved.n_replies = self.n_replies;
         saved.n_forgotten = self.n_forgotten;
+        // After an error the session may keep less.
+        let cached = &self.generator.cached;
+        let cached = &cached[..cached.len().min(self.generator.session.n_past())];
+        saved.n_cached = Some(cached.len());
         let changed = file.write(&saved)?;
         let session = &self.generator.session;
         let small = session.saved_bytes(0) <= SAVED_EACH_TURN_BYTES;
         if !(leaving || changed && small) {
             return Ok(());
         }
-        // After an error the session may keep less.
-        let cached = &self.generator.cached;
-        let cached = &cached[..cached.len().min(session.n_past())];
         state_file::write(&file.state_path(), &file.model().digest, session, cached)
     }
 }
