@@ -129,7 +129,9 @@ impl Saved {
     /// # Errors
     /// They are none.
     pub fn transcript(&self) -> Result<Transcript> {
-        Transcript::from_json(&self.messages.to_json())
+        // Not `to_json`, which leaves out what has no place in a chat.
+        let messages = serde_json::to_value(&self.messages);
+        Transcript::from_json(&messages.map_err(|e| Error::input(e.to_string()))?)
     }
 
     /// What becomes of thinking.
