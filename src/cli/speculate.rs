@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub enum LookupMode {
     /// Where the text stays the same to the bit, and while it pays
     Auto,
-    /// Always; on a GPU the text may differ where two tokens are nearly equal
+    /// Always; with --exact on a GPU the text may differ where two tokens are nearly equal
     On,
     Off,
 }

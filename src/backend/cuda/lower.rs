@@ -9,9 +9,7 @@ use crate::graph::{Graph, Op, Origin, Plan, Tensor, TensorId};
 use crate::quant::DType;
 use std::collections::HashSet;
 
-/// Most tokens that the matrix-vector kernels take, 8 a block; more are multiplied in tiles.
-/// Sixteen read weights twice, which still is a quarter faster than tiles of 64.
-pub const VEC_TOKENS: usize = 16;
+pub use super::ops::VEC_TOKENS;
 
 /// How the device holds a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! ATTN: which kernel runs, and over how many splits of the KV length.
 
 use super::super::kernel::{Answer, Arg, Kernel, Node};
-use super::super::lower::VEC_TOKENS;
+use super::VEC_TOKENS;
 use crate::graph::{AttnParams, AttnShape, Origin, Tensor};
 use crate::quant::DType;
 

@@ -2,7 +2,7 @@
 
 use super::super::kernel::{Answer, Arg, Kernel, Node, n_rows};
 use super::super::layout;
-use super::super::lower::VEC_TOKENS;
+use super::VEC_TOKENS;
 use crate::graph::{FusedMulMat, Origin, Tensor};
 use crate::quant::DType;
 
