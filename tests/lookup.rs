@@ -1,6 +1,6 @@
 //! Drafts leave no trace: tokens evaluated together have the logits, to the bit, that
 //! they have one after another, and so have those that come after a draft was cut off.
-//! For every tiny model, wherever a session says that its batches keep bits.
+//! For every tiny model, wherever batches keep bits.
 
 #[allow(dead_code, reason = "shared with other tests")]
 mod common;
@@ -43,7 +43,7 @@ fn check(file: &Path, layers: Layers, exact: bool) -> Result<(), Failed> {
     let new = || layers.session(file, params(128, 16, exact));
     let (mut plain, mut ahead) = (new()?, new()?);
     if !ahead.batches_keep_bits() {
-        return Ok(());
+        return Err("the session says that its batches do not keep bits".into());
     }
     let text = tokens(1, N_TOKENS);
     let mut want = Vec::new();
@@ -104,6 +104,9 @@ fn main() {
         };
         for (layers, place) in [(Layers::Cpu, ""), (Layers::CudaAll, "cuda_all::")] {
             for (exact, how) in [(false, "bits"), (true, "bits_exact")] {
+                if exact && matches!(layers, Layers::CudaAll) {
+                    continue; // kernels for F32 activations do not keep bits yet
+                }
                 let file = file.clone();
                 let check = move || check(&file, layers, exact);
                 trials.push(gpu.trial(format!("{name}::{place}{how}"), layers, check));
