@@ -69,6 +69,9 @@ pub struct Node<'a> {
     pub src: Vec<&'a Tensor>,
     /// F32 activations in matrix products.
     pub exact: bool,
+    /// Of a matrix product: rows of the products right beside it that share its x, its
+    /// kernel and so, memory allowing, its launch (as Q, K and V do).
+    pub rows_beside: usize,
 }
 
 impl<'a> Node<'a> {
@@ -81,10 +84,37 @@ impl<'a> Node<'a> {
                 dst,
                 src: dst.src.iter().map(|&s| graph.get(s)).collect(),
                 exact,
+                rows_beside: rows_beside(graph, id),
             }),
             _ => None,
         }
     }
+}
+
+/// Rows of the matrix products beside product `id` with the same op, x and type of weights.
+fn rows_beside(graph: &Graph, id: TensorId) -> usize {
+    // What they must share, and the rows of this one.
+    let of = |id: TensorId| {
+        let t = graph.get(id);
+        let (op, x_at) = match t.origin {
+            Origin::Op(op @ Op::MulMat) => (op, 1),
+            Origin::Op(op @ Op::FusedMulMat(f)) => (op, f.x_at()),
+            _ => return None,
+        };
+        let w = graph.get(t.src[0]);
+        Some(((op, w.dtype, t.src[x_at]), w.ne[1]))
+    };
+    let Some((shared, _)) = of(id) else {
+        return 0;
+    };
+    let beside = |ids: &mut dyn Iterator<Item = u32>| -> usize {
+        ids.map(TensorId)
+            .filter(|&id| matches!(graph.get(id).origin, Origin::Op(_)))
+            .map_while(|id| of(id).filter(|(s, _)| *s == shared))
+            .map(|(_, rows)| rows)
+            .sum()
+    };
+    beside(&mut (0..id.0).rev()) + beside(&mut (id.0 + 1..graph.tensors.len() as u32))
 }
 
 /// What a kernel gets for a tensor; `cuda-kernels/common.cuh` has the same struct.

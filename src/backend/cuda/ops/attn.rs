@@ -229,6 +229,7 @@ mod tests {
             dst: &dst,
             src: vec![&q, &k, &v, &ids, &ids, &held, &held],
             exact: false,
+            rows_beside: 0,
         };
         attn(&node, &params, &shape)
     }

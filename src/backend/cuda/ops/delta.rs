@@ -57,6 +57,7 @@ mod tests {
                 dst: &x,
                 src: vec![&state, &x, &x, &x, &x, &x, &ids, &x],
                 exact: false,
+                rows_beside: 0,
             };
             let answer = gated_delta_net(&node, &params).expect("supported");
             let kernel = &answer.kernels[0];

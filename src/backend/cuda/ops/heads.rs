@@ -91,6 +91,7 @@ mod tests {
                 dst: &x,
                 src: vec![&x; 8],
                 exact: false,
+                rows_beside: 0,
             };
             let kernel = head_rows(&node, &h).expect("always supported").kernels;
             let args = &kernel[0].args;

@@ -57,7 +57,8 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
         (false, _) => ("mul_mat_vec", MOST_SPLIT),
     };
     let tiles = w.ne[1].div_ceil(TILE_ROWS);
-    let split = split(tiles * counted, w.ne[0].div_ceil(256), most);
+    let all_tiles = tiles + node.rows_beside.div_ceil(TILE_ROWS);
+    let split = split(all_tiles * counted, w.ne[0].div_ceil(256), most);
     let y = groups.min(MOST_GROUPS);
     let grid = [tiles.div_ceil(VEC_WARPS / split), y, groups.div_ceil(y)];
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);

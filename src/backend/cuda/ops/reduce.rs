@@ -187,6 +187,7 @@ mod tests {
             dst,
             src: vec![x],
             exact: false,
+            rows_beside: 0,
         }
     }
 

@@ -81,6 +81,7 @@ mod tests {
             dst: &dst,
             src: vec![table, &ids],
             exact: false,
+            rows_beside: 0,
         };
         get_rows(&node).map(|answer| answer.kernels[0].clone())
     }

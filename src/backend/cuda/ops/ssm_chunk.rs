@@ -280,6 +280,7 @@ mod tests {
             dst: &x,
             src: operands.iter().collect(),
             exact: false,
+            rows_beside: 0,
         };
         chunked(&node, &params)
     }

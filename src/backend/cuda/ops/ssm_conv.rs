@@ -57,6 +57,7 @@ mod tests {
                     dst: &x,
                     src: vec![&x, &w, &state, &ids, &rows],
                     exact: false,
+                    rows_beside: 0,
                 };
                 let kernel = &ssm_conv(&node, &params).expect("supported").kernels[0];
                 let blocks = channels.div_ceil(PER_THREAD * kernel.block as usize);

@@ -117,6 +117,7 @@ mod tests {
             dst: &x,
             src: operands.iter().collect(),
             exact: true,
+            rows_beside: 0,
         };
         Some(ssm_scan(&node, &params)?.kernels.remove(0))
     }
