@@ -158,14 +158,19 @@ fn type_header(types: &[String]) -> String {
     let mut list = "#define FOR_EACH_TYPE(X)".to_string();
     // Products with F32 weights stay in F32.
     let mut f16_list = "#define FOR_EACH_F16_TYPE(X)".to_string();
+    // Without those that share a kernel of mul_mat_vec.cu.
+    let mut lone_list = "#define FOR_EACH_LONE_TYPE(X)".to_string();
     for name in types {
         let _ = writeln!(text, "#include \"quant/{}.cuh\"", name.to_lowercase());
         let _ = write!(list, " X({name})");
         if name != "F32" {
             let _ = write!(f16_list, " X({name})");
         }
+        if !["F32", "Q4_K", "Q6_K"].contains(&name.as_str()) {
+            let _ = write!(lone_list, " X({name})");
+        }
     }
-    format!("{text}\n{list}\n{f16_list}\n")
+    format!("{text}\n{list}\n{f16_list}\n{lone_list}\n")
 }
 
 fn rust_source(

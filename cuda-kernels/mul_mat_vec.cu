@@ -116,6 +116,25 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
     finish(job, at, outputs, sums, b, ACT_UNSCALE);
 }
 
+// Files mix the types of `mixed`, also among Q, K and V, which then share a launch.
+struct mixed {};
+
+template <class T>
+struct Products {
+    static __device__ __forceinline__ void run(const VecJob& job, int block, half* xs, float* sums) {
+        block_product<T>(job, block, xs, sums);
+    }
+};
+template <>
+struct Products<mixed> {
+    static __device__ __forceinline__ void run(const VecJob& job, int block, half* xs, float* sums) {
+        switch (job.w.dtype) {
+            case Q4_K::ID: return block_product<Q4_K>(job, block, xs, sums);
+            case Q6_K::ID: return block_product<Q6_K>(job, block, xs, sums);
+        }
+    }
+};
+
 #define ENTRY(T)                                                     \
     extern "C" __global__ void __launch_bounds__(VEC_THREADS, 2)     \
         mul_mat_vec_##T(const __grid_constant__ Jobs<VecJob> jobs) { \
@@ -123,6 +142,7 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
         __shared__ float sums[2 * VEC_WARPS * TILE_ROWS * COLUMNS];  \
         int block;                                                   \
         const VecJob& job = jobs.job[my_job(jobs, block)];           \
-        block_product<T>(job, block, xs, sums);                      \
+        Products<T>::run(job, block, xs, sums);                      \
     }
-FOR_EACH_F16_TYPE(ENTRY)
+ENTRY(mixed)
+FOR_EACH_LONE_TYPE(ENTRY)

@@ -95,12 +95,18 @@ pub fn entries(folder: &Path) -> BTreeSet<String> {
             };
             let called = &line[..line.find('(').unwrap_or(0)];
             for m in &macros {
-                let every = called == "FOR_EACH_TYPE";
-                if (every || called == "FOR_EACH_F16_TYPE") && args == m.name {
-                    let types = DType::ALL.iter().filter(|&&d| d != DType::I32);
-                    let types = types.filter(|&&d| every || d != DType::F32);
-                    for dtype in types {
-                        all.extend(m.expand(&[dtype.name().to_string()]));
+                // As build.rs has these lists.
+                let left_out: Option<&[DType]> = match called {
+                    "FOR_EACH_TYPE" => Some(&[]),
+                    "FOR_EACH_F16_TYPE" => Some(&[DType::F32]),
+                    "FOR_EACH_LONE_TYPE" => Some(&[DType::F32, DType::Q4K, DType::Q6K]),
+                    _ => None,
+                };
+                if let Some(left_out) = left_out.filter(|_| args == m.name) {
+                    for &dtype in DType::ALL {
+                        if dtype != DType::I32 && !left_out.contains(&dtype) {
+                            all.extend(m.expand(&[dtype.name().to_string()]));
+                        }
                     }
                 } else if called == m.name {
                     all.extend(m.expand(&words(args)));

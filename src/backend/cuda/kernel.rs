@@ -1,6 +1,7 @@
 //! A launch before its operands have addresses: which kernel, which grid,
 //! which arguments.
 
+use super::layout::vec_family;
 use crate::graph::{Graph, Op, Origin, RopeParams, Tensor, TensorId};
 
 /// One launch; `cuda-kernels/` says what each entry does and takes.
@@ -91,7 +92,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Rows of the matrix products beside product `id` with the same op, x and type of weights.
+/// Rows of the matrix products beside product `id` with the same op, x and kernel.
 fn rows_beside(graph: &Graph, id: TensorId) -> usize {
     // What they must share, and the rows of this one.
     let of = |id: TensorId| {
@@ -102,7 +103,7 @@ fn rows_beside(graph: &Graph, id: TensorId) -> usize {
             _ => return None,
         };
         let w = graph.get(t.src[0]);
-        Some(((op, w.dtype, t.src[x_at]), w.ne[1]))
+        Some(((op, vec_family(w.dtype), t.src[x_at]), w.ne[1]))
     };
     let Some((shared, _)) = of(id) else {
         return 0;

@@ -62,7 +62,11 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     let y = groups.min(MOST_GROUPS);
     let grid = [tiles.div_ceil(VEC_WARPS / split), y, groups.div_ceil(y)];
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
-    let entry = format!("{entry}_{}", w.dtype.name());
+    let family = match entry {
+        "mul_mat_vec" => layout::vec_family(w.dtype),
+        _ => w.dtype.name(),
+    };
+    let entry = format!("{entry}_{family}");
     let kernel = Kernel::new(entry, grid, (VEC_WARPS * 32) as u32).args([
         Arg::Src(0),
         view(f.glu.map(|_| 1)),
