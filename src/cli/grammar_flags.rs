@@ -54,6 +54,14 @@ impl GrammarArgs {
     }
 }
 
+/// What a limit on tokens means that ended a text before the grammar lets it end.
+pub fn cut(n_tokens: usize) -> Error {
+    Error::DoesNotFit(format!(
+        "-n {n_tokens} ends the text before the grammar or schema does, so it is not whole; \
+         raise -n, or give -n -1"
+    ))
+}
+
 fn read(file: &Path) -> Result<String> {
     std::fs::read_to_string(file)
         .map_err(|e| Error::file(file, e.to_string(), "give the path of a text file"))

@@ -20,7 +20,7 @@ use super::fit_params::MIN_CTX;
 use super::generate::{Finish, Generator};
 use super::interrupt::Interrupt;
 use super::output::describe;
-use super::{load, prompt, template_source};
+use super::{grammar_flags, load, prompt, template_source};
 use crate::chat::RenderOptions;
 use crate::gguf::{Gguf, Metadata};
 use crate::model::Model;
@@ -169,8 +169,13 @@ impl Chat<'_> {
                 Turn::Message(text) => self.say(&text).map(Next::Replied),
             };
             let told = result.and_then(|next| self.told(next));
-            if matches!(told, Ok(Next::Leave)) {
-                return Ok(());
+            match &told {
+                Ok(Next::Leave) => return Ok(()),
+                // One of many replies, so only told.
+                Ok(Next::Replied(finish)) => {
+                    (self.cut(*finish).iter()).for_each(|error| tracing::warn!("{error}"));
+                }
+                _ => {}
             }
             let saved = self.save(false).map_err(anyhow::Error::from);
             for result in [told.map(|_| ()), saved] {
@@ -206,6 +211,12 @@ impl Chat<'_> {
             }
         }
         Ok(next)
+    }
+
+    /// The error of a reply that `-n` ended before its grammar lets it end.
+    fn cut(&self, finish: Finish) -> Option<Error> {
+        let whole = finish != Finish::Length || self.generator.chain.is_whole();
+        (!whole).then(|| grammar_flags::cut(self.limit.unwrap_or_default()))
     }
 
     fn introduce(&self, model: &Model, to_person: bool) {

@@ -345,7 +345,9 @@ fn a_grammar_comes_before_all_samplers() {
         chain.forget();
         chain.accept(2);
         assert_eq!(chain.sample(&logits).unwrap(), 2);
+        assert!(!chain.is_whole());
         chain.accept(2);
+        assert!(chain.is_whole());
         chain.forget();
         chain.accept(prompt);
         assert_eq!(chain.sample(&logits).unwrap(), 4);

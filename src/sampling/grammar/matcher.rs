@@ -153,6 +153,11 @@ impl Matcher {
         Ok(mask)
     }
 
+    /// Whether the text so far is a whole one.
+    pub fn may_end(&self) -> bool {
+        !self.exhausted && self.stacks.may_end(self.at)
+    }
+
     /// Takes a token into the text. After one that the mask does not hold none fits.
     pub fn accept(&mut self, id: u32) {
         let Grammar {
