@@ -86,3 +86,38 @@ fn all_settings_are_kept_in_a_session() {
         std::fs::remove_file(sandbox.path().join("s.json")).expect("it was written");
     }
 }
+
+#[test]
+fn grammars_and_ignored_ends_are_kept_in_a_session() {
+    let sandbox = Sandbox::new();
+    let resumed = |flags: &str| {
+        let line = format!("{CHAT} --json -n 5 --session s.json {flags}");
+        replies(&sandbox, line.trim_end(), "w\n")[0]["reply"].clone()
+    };
+    for (flags, reply) in [
+        ("--grammar root::=\"no\"|\"yes\"", "no"),
+        ("", "no"),
+        // Another one, which is kept then.
+        ("--grammar root::=\"ab\"", "ab"),
+        ("", "ab"),
+        ("--grammar=", "xyz"),
+        ("", "xyz"),
+        ("--ignore-eos", "xyzab"),
+        ("", "xyzab"),
+        ("--ignore-eos=false", "xyz"),
+        ("", "xyz"),
+        // One excludes the other.
+        ("--ignore-eos", "xyzab"),
+        ("--grammar root::=\"ab\"", "ab"),
+        ("--ignore-eos", "xyzab"),
+    ] {
+        assert_eq!(resumed(flags), reply, "{flags}");
+    }
+    let file = sandbox.path().join("s.json");
+    let saved = std::fs::read_to_string(&file).expect("saved");
+    let bad = saved.replace("\"ignore_eos\"", "\"grammar\": {\"gbnf\": \"root\"}, \"ignore_eos\"");
+    std::fs::write(&file, bad).expect("written");
+    let line = format!("{CHAT} --session s.json");
+    sandbox.bad(&format!("{line} -p w"), 1, &["s.json", "grammar", "line 1"]);
+    sandbox.good(&format!("{line} --grammar= -p w"));
+}

@@ -8,9 +8,11 @@ mod commands;
 mod echo;
 mod helpers;
 mod history;
+mod identity;
 mod input;
 mod keys;
 mod one_shot;
+mod saved;
 mod session_file;
 mod show;
 mod state_file;
@@ -22,6 +24,7 @@ use super::fit_params::MIN_CTX;
 use super::generate::{Finish, Generator};
 use super::interrupt::Interrupt;
 use super::output::describe;
+use super::sampling_flags::hold_to;
 use super::{grammar_flags, load, prompt, template_source};
 use crate::chat::RenderOptions;
 use crate::gguf::{Gguf, Metadata};
@@ -31,8 +34,10 @@ use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use act::Next;
 use commands::Turn;
+use identity::Identity;
 use input::Input;
-use session_file::{Identity, Saved, SessionFile};
+use saved::Saved;
+use session_file::SessionFile;
 use show::Think;
 use turn::{Chat, OnFull};
 
@@ -93,13 +98,25 @@ fn sampling(
     meta: &Metadata,
     tokenizer: &Tokenizer,
 ) -> Result<(SamplingParams, Chain)> {
-    let mut base = args.sampling.sampled(meta, tokenizer)?;
+    let mut base = SamplingParams::chat_defaults().from_meta(meta)?;
     if let Some(saved) = saved {
-        base = args.sampling.over(saved.sampling(base)?, tokenizer)?;
+        base = saved.sampling(base)?;
+        if saved.ignore_eos {
+            base.banned = tokenizer.eog_ids();
+        }
+        // A bad one must not stand in the way of one that is given.
+        let kept = saved.grammar.clone();
+        if let Some(source) = kept.filter(|_| !args.sampling.grammar.is_given()) {
+            let file = args.session.clone().unwrap_or_default();
+            let remedy = "give another --grammar, or --grammar \"\" for none";
+            hold_to(&mut base, "grammar", source, tokenizer)
+                .map_err(|e| Error::file(&file, e.to_string(), remedy))?;
+        }
     }
-    let chain = Chain::new(&base)?;
-    base.seed = base.seed.or(chain.seed());
-    Ok((base, chain))
+    let mut params = args.sampling.over(base, tokenizer)?;
+    let chain = Chain::new(&params)?;
+    params.seed = params.seed.or(chain.seed());
+    Ok((params, chain))
 }
 
 /// What `-sys` or `--system-prompt-file` gives.

@@ -1,7 +1,8 @@
 //! One turn: the prompt that the messages make, what of it is evaluated, and the reply.
 
 use super::args::ChatArgs;
-use super::session_file::{Saved, SessionFile};
+use super::saved::Saved;
+use super::session_file::SessionFile;
 use super::show::{Shown, Think};
 use super::state_file;
 use crate::chat::{ChatTemplate, RenderOptions, Transcript};

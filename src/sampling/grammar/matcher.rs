@@ -122,6 +122,7 @@ impl Matcher {
             program,
             vocabulary,
             tokens,
+            ..
         } = &*self.grammar;
         let mut mask = Mask::new(vocabulary.len());
         if self.stacks.may_end(self.at) {
