@@ -11,6 +11,7 @@ mod history;
 mod identity;
 mod input;
 mod keys;
+mod lock;
 mod one_shot;
 mod saved;
 mod session_file;
@@ -271,6 +272,8 @@ impl Chat<'_> {
             );
         }
         if let (Some(code), Ok(())) = (generator.interrupt.ending(), &saved) {
+            // With its lock.
+            drop(self.session_file.take());
             std::process::exit(code);
         }
         result?;

@@ -4,6 +4,7 @@
 
 use super::careful::read_regular;
 use super::identity::Identity;
+use super::lock::Lock;
 use super::saved::{FORMAT, Saved, VERSION};
 use crate::cli::write_file;
 use crate::sampling::SamplingParams;
@@ -20,25 +21,26 @@ pub struct SessionFile {
     model: Identity,
     /// What it held when it was last read or written.
     known: Option<Vec<u8>>,
+    _lock: Lock,
 }
 
 impl SessionFile {
-    /// Reads the file, where there is one already.
+    /// Reads the file, where there is one already, and keeps other chats from it.
     ///
     /// # Errors
-    /// It cannot be read, is no session, or one of another model.
+    /// It cannot be read, is no session, one of another model, or in use.
     pub fn open(path: &Path, model: Identity) -> Result<(SessionFile, Option<Saved>)> {
-        let known = read(path)?;
-        let saved = match &known {
-            Some(bytes) => Some(parse(path, bytes, &model)?),
-            None => {
-                // Better known now than after the first reply.
-                write_file::need_folder(path)?;
-                None
-            }
+        // Before: what is no session is not locked. After: now nobody changes it.
+        look(path, &model)?;
+        let lock = Lock::take(path)?;
+        let (known, saved) = look(path, &model)?;
+        let file = SessionFile {
+            path: path.to_path_buf(),
+            model,
+            known,
+            _lock: lock,
         };
-        let path = path.to_path_buf();
-        Ok((SessionFile { path, model, known }, saved))
+        Ok((file, saved))
     }
 
     /// Which model it is of.
@@ -115,6 +117,17 @@ impl SessionFile {
         }
         Ok(changed)
     }
+}
+
+/// The bytes of the file and what they mean, where there is one.
+fn look(path: &Path, model: &Identity) -> Result<(Option<Vec<u8>>, Option<Saved>)> {
+    let Some(bytes) = read(path)? else {
+        // Better known now than after the first reply.
+        write_file::need_folder(path)?;
+        return Ok((None, None));
+    };
+    let saved = parse(path, &bytes, model)?;
+    Ok((Some(bytes), Some(saved)))
 }
 
 /// A file's bytes; `None` when there is none.
@@ -200,6 +213,7 @@ mod tests {
         assert!(none.is_none() && !path.exists());
         assert!(file.write(&saved()).expect("written"));
         assert!(!file.write(&saved()).expect("the same"));
+        drop(file);
         let (_, read) = SessionFile::open(&path, model("one")).expect("ours");
         let read = read.expect("it is there");
         assert_eq!(read.transcript().expect("messages").last_reply(), Some("b"));
@@ -242,7 +256,8 @@ mod tests {
             ),
         ] {
             std::fs::write(&path, bad).expect("written");
-            assert!(SessionFile::open(&path, model("one")).is_err(), "{bad}");
+            let refused = SessionFile::open(&path, model("one")).err().expect("refused");
+            assert!(!refused.to_string().contains("in use"), "{bad}: {refused}");
             // Somebody else's work is not written over.
             assert!(file.write(&saved()).is_err(), "{bad}");
             assert_eq!(std::fs::read_to_string(&path).expect("text"), bad);
