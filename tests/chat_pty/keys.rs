@@ -50,3 +50,33 @@ fn ctrl_c_leaves_no_mark_in_a_reply() {
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
 }
+
+#[test]
+fn a_paste_keeps_what_stood_before_a_byte_that_is_not_utf8() {
+    let folder = folder();
+    let mut terminal = chat(folder.path(), "-n 4 -c 5000");
+    terminal.types("I say: ");
+    terminal.sees("I say: ");
+    terminal.types_bytes(b"\x1b[200~one\rtwo\tcaf\xe9 noir\rthree\x1b[201~");
+    terminal.sees("this is not UTF-8");
+    terminal.sees("caf");
+    // Neither the rest of the paste nor the end of its line sends anything.
+    terminal.types("!\r");
+    terminal.says("/context", "1 turns");
+    // A long one goes on after what the editor had read ahead.
+    let rest = "three\r".repeat(1000);
+    let paste = [b"\x1b[200~one\rtwo \xe9", rest.as_bytes(), b"END\x1b[201~"].concat();
+    terminal.types_bytes(&paste);
+    terminal.sees("this is not UTF-8");
+    terminal.sees("END");
+    terminal.types("\r");
+    terminal.says("/context", "2 turns");
+    terminal.says("/save chat.json", "chat.json: 2 turns");
+    terminal.types(CTRL_D);
+    assert_eq!(terminal.ends(), 0);
+    let saved = json(folder.path().join("chat.json"));
+    assert_eq!(saved[0]["content"], "I say: one\ntwo\tcaf\u{fffd}!");
+    let long = saved[2]["content"].as_str().expect("text");
+    assert!(long.starts_with("one\ntwo \u{fffd}") && long.ends_with("three\nEND"));
+    assert!(long.len() > 4000, "{} bytes", long.len());
+}

@@ -11,6 +11,8 @@ mod history;
 mod identity;
 mod input;
 mod keys;
+mod line_helper;
+mod lines;
 mod lock;
 mod one_shot;
 mod saved;
