@@ -2,7 +2,7 @@
 //! next tokens are chosen by, and which model it was, as JSON; FILE.state beside it what the
 //! model keeps of them, so that they need not be evaluated again.
 
-use super::careful::read_regular;
+use super::careful;
 use super::identity::Identity;
 use super::lock::Lock;
 use super::saved::{FORMAT, Saved, VERSION};
@@ -85,7 +85,7 @@ impl SessionFile {
         let numbers = (2..=MOST_KEPT).map(|n| format!(".bak{n}"));
         let names = std::iter::once(".bak".to_string()).chain(numbers);
         let mut free = names.map(|n| self.beside(&n)).filter(|p| {
-            p.symlink_metadata().is_err() || read_regular(p).is_ok_and(|old| old == *bytes)
+            p.symlink_metadata().is_err() || careful::read_messages(p).is_ok_and(|old| old == *bytes)
         });
         let path = free.next().ok_or_else(|| {
             let cause = format!("{MOST_KEPT} former sessions are kept beside it");
@@ -132,7 +132,7 @@ fn look(path: &Path, model: &Identity) -> Result<(Option<Vec<u8>>, Option<Saved>
 
 /// A file's bytes; `None` when there is none.
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    match read_regular(path) {
+    match careful::read_messages(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::file(path, e.to_string(), "give another --session")),
