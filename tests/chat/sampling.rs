@@ -40,7 +40,10 @@ fn a_text_that_is_cut_before_its_grammar_ends_is_told() {
     assert_eq!(sandbox.run(&format!("{CHAT} -n 1 -p w")).code, Some(0));
     let line = format!("{CHAT} --json {grammar} -n 1");
     let ran = sandbox.run(&format!("{line} -p w"));
-    assert_eq!((ran.code, &json(&ran.stdout)["reply"]), (Some(3), &"x".into()));
+    assert_eq!(
+        (ran.code, &json(&ran.stdout)["reply"]),
+        (Some(3), &"x".into())
+    );
     // In a chat others follow.
     let ran = sandbox.run_with(&line, "w\nw\n");
     assert_eq!((ran.code, ran.stdout.lines().count()), (Some(0), 2));
@@ -115,7 +118,10 @@ fn grammars_and_ignored_ends_are_kept_in_a_session() {
     }
     let file = sandbox.path().join("s.json");
     let saved = std::fs::read_to_string(&file).expect("saved");
-    let bad = saved.replace("\"ignore_eos\"", "\"grammar\": {\"gbnf\": \"root\"}, \"ignore_eos\"");
+    let bad = saved.replace(
+        "\"ignore_eos\"",
+        "\"grammar\": {\"gbnf\": \"root\"}, \"ignore_eos\"",
+    );
     std::fs::write(&file, bad).expect("written");
     let line = format!("{CHAT} --session s.json");
     sandbox.bad(&format!("{line} -p w"), 1, &["s.json", "grammar", "line 1"]);

@@ -50,6 +50,23 @@ fn a_resumed_chat_is_the_uninterrupted_one() {
 }
 
 #[test]
+fn a_prompt_that_was_saved_whole_is_answered_as_it_was() {
+    for model in ["toy-llama.gguf", "toy-mamba2.gguf"] {
+        let sandbox = Sandbox::new();
+        let model = toy(model);
+        let line = format!("chat -m {model} --device cpu --json -n 10 --temp 0 --session s.json");
+        let first = replies(&sandbox, &line, &SAID[..2].concat());
+        let again = replies(&sandbox, &line, "/regenerate\n");
+        for key in ["reply", "prompt_tokens"] {
+            assert_eq!(again[0][key], first[1][key], "{model}: {key}");
+        }
+        // Not all of it was evaluated again.
+        let n_evaluated = again[0]["evaluated_tokens"].as_u64();
+        assert!(n_evaluated < first[1]["prompt_tokens"].as_u64(), "{model}");
+    }
+}
+
+#[test]
 fn settings_of_the_first_day_count_on_the_second() {
     let sandbox = Sandbox::new();
     let short = |flags: &str, said: &str| {

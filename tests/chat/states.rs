@@ -30,7 +30,8 @@ fn lengths(state: &[u8]) -> Vec<(usize, usize)> {
 /// Goes on with `state`, under a limit of memory far below what it claims to need.
 fn resumed(sandbox: &Sandbox, flags: &str) -> (Json, String) {
     let messages = std::fs::read(sandbox.path().join("s.json")).expect("saved");
-    let call = format!("ulimit -v 8388608; exec \"$0\" {CHAT} --json --session s.json {flags} -p w");
+    let call =
+        format!("ulimit -v 8388608; exec \"$0\" {CHAT} --json --session s.json {flags} -p w");
     let output = Command::new("sh")
         .args(["-c", &call, env!("CARGO_BIN_EXE_llama-rs")])
         .current_dir(sandbox.path())

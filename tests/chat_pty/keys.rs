@@ -64,7 +64,7 @@ fn a_paste_keeps_what_stood_before_a_byte_that_is_not_utf8() {
     terminal.types("!\r");
     terminal.says("/context", "1 turns");
     // A long one goes on after what the editor had read ahead.
-    let rest = "three\r".repeat(1000);
+    let rest = "three\r".repeat(400);
     let paste = [b"\x1b[200~one\rtwo \xe9", rest.as_bytes(), b"END\x1b[201~"].concat();
     terminal.types_bytes(&paste);
     terminal.sees("this is not UTF-8");
@@ -78,5 +78,5 @@ fn a_paste_keeps_what_stood_before_a_byte_that_is_not_utf8() {
     assert_eq!(saved[0]["content"], "I say: one\ntwo\tcaf\u{fffd}!");
     let long = saved[2]["content"].as_str().expect("text");
     assert!(long.starts_with("one\ntwo \u{fffd}") && long.ends_with("three\nEND"));
-    assert!(long.len() > 4000, "{} bytes", long.len());
+    assert!(long.len() > 1000, "{} bytes", long.len());
 }

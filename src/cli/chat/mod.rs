@@ -185,7 +185,9 @@ impl Chat<'_> {
         loop {
             let turn = input.next(self.generator.interrupt)?;
             #[cfg(unix)]
-            let silent = (input.is_terminal()).then(echo::NoControlEcho::new).flatten();
+            let silent = (input.is_terminal())
+                .then(echo::NoControlEcho::new)
+                .flatten();
             let result = match turn {
                 Turn::Leave => return Ok(()),
                 Turn::Wrong(why) => Err(Error::input(why).into()),
@@ -199,7 +201,9 @@ impl Chat<'_> {
                 Ok(Next::Leave) => return Ok(()),
                 // One of many replies, so only told.
                 Ok(Next::Replied(finish)) => {
-                    (self.cut(*finish).iter()).for_each(|error| tracing::warn!("{error}"));
+                    if let Some(error) = self.cut(*finish) {
+                        tracing::warn!("{error}");
+                    }
                 }
                 _ => {}
             }

@@ -85,7 +85,8 @@ impl SessionFile {
         let numbers = (2..=MOST_KEPT).map(|n| format!(".bak{n}"));
         let names = std::iter::once(".bak".to_string()).chain(numbers);
         let mut free = names.map(|n| self.beside(&n)).filter(|p| {
-            p.symlink_metadata().is_err() || careful::read_messages(p).is_ok_and(|old| old == *bytes)
+            p.symlink_metadata().is_err()
+                || careful::read_messages(p).is_ok_and(|old| old == *bytes)
         });
         let path = free.next().ok_or_else(|| {
             let cause = format!("{MOST_KEPT} former sessions are kept beside it");
@@ -256,7 +257,9 @@ mod tests {
             ),
         ] {
             std::fs::write(&path, bad).expect("written");
-            let refused = SessionFile::open(&path, model("one")).err().expect("refused");
+            let refused = SessionFile::open(&path, model("one"))
+                .err()
+                .expect("refused");
             assert!(!refused.to_string().contains("in use"), "{bad}: {refused}");
             // Somebody else's work is not written over.
             assert!(file.write(&saved()).is_err(), "{bad}");

@@ -48,9 +48,8 @@ pub fn write(path: &Path, digest: &str, session: &Session, tokens: &[u32]) -> Re
 /// empty then.
 pub fn read(path: &Path, digest: &str, session: &mut Session) -> Result<Vec<u32>> {
     let bad = |cause: String| Error::file(path, cause, EVALUATED_AGAIN);
-    let bytes = read_at_most(path, most_bytes(digest, session)).map_err(|e| {
-        bad(format!("cannot be read into a context of this size: {e}"))
-    })?;
+    let bytes = read_at_most(path, most_bytes(digest, session))
+        .map_err(|e| bad(format!("cannot be read into a context of this size: {e}")))?;
     let parts = parts(&bytes).ok_or_else(|| bad("is cut off or damaged".to_string()))?;
     let [model, ids, caches, checkpoints] = parts;
     if model != digest.as_bytes() {

@@ -173,7 +173,9 @@ fn hostile_schemas_are_errors_in_time() {
         json!({"type": "null"}),
         |inner, _| json!({"type": "array", "items": inner, "minItems": 100}),
     );
-    for schema in [doubling, circle, large] {
+    let parentheses = "(".repeat(60_000) + &")".repeat(60_000);
+    let deep = json!({"type": "string", "pattern": format!("^{parentheses}$")});
+    for schema in [doubling, circle, large, deep] {
         let made = of_schema("s", &schema.to_string());
         assert!(made.is_err());
     }
