@@ -102,16 +102,22 @@ impl Terminal {
 
     /// Waits for the end; gives the exit code.
     fn ends(self) -> i32 {
+        self.ends_with_settings().0
+    }
+
+    /// As [`Terminal::ends`], with the terminal's settings, unless a signal killed the process.
+    fn ends_with_settings(self) -> (i32, String) {
         let started = Instant::now();
         loop {
             match self.0.process().status() {
                 Some(WaitStatus::Exited(_, code)) => {
                     let settings = self.settings();
-                    let changed = ["-icanon", "-echoctl"].iter().any(|s| settings.contains(s));
-                    assert!(!changed, "the terminal is not as it was: {settings}");
-                    return code;
+                    assert!(!settings.contains("-icanon"), "raw mode stays: {settings}");
+                    return (code, settings);
                 }
-                Some(WaitStatus::Signaled(_, signal, _)) => return -(signal as i32),
+                Some(WaitStatus::Signaled(_, signal, _)) => {
+                    return (-(signal as i32), String::new());
+                }
                 _ => std::thread::sleep(Duration::from_millis(10)),
             }
             assert!(

@@ -61,7 +61,7 @@ fn absurd_lengths_with_a_right_hash_are_refused() {
             bad[at..at + 8].copy_from_slice(&absurd.to_le_bytes());
             let body = bad.len() - HASH_BYTES;
             let hash = Sha256::digest(&bad[..body]);
-            bad[body..].copy_from_slice(&hash);
+            bad[body..].copy_from_slice(hash.as_slice());
             std::fs::write(&file, bad).expect("written");
             let (reply, stderr) = resumed(&sandbox, "");
             assert_eq!(reply["reply"], "xyz", "{at}: {absurd}");

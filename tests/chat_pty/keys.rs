@@ -36,19 +36,25 @@ fn bytes_that_are_not_utf8_cost_no_chat() {
 }
 
 #[test]
-fn ctrl_c_leaves_no_mark_in_a_reply() {
+fn keys_leave_no_mark_in_a_reply() {
     let folder = folder();
     // The terminal of a person echoes; that of these tests does not by itself.
     let mut terminal = chat_after("stty echo echoctl", folder.path(), ENDLESS);
     terminal.types("Tell me a story about a fox.\r");
     terminal.sees("Once");
+    terminal.types("ahead");
+    let more = terminal.sees(" a ");
     terminal.types(CTRL_C);
     let rest = terminal.sees("> ");
-    assert!(!rest.contains("^C"), "{rest:?}");
-    // Between replies the terminal is as it was.
+    assert!(
+        !more.contains("ahead") && !rest.contains("^C"),
+        "{more}{rest}"
+    );
     terminal.says("/context", "1 turns");
     terminal.types(CTRL_D);
-    assert_eq!(terminal.ends(), 0);
+    let (code, settings) = terminal.ends_with_settings();
+    assert_eq!(code, 0);
+    assert!(settings.contains(" echo "), "{settings}");
 }
 
 #[test]

@@ -76,9 +76,12 @@ impl Drop for Lock {
 /// It is no lock, so it must stay as it is.
 fn holder(path: &Path, file: &mut File) -> Result<String> {
     let mut text = String::new();
-    let read = Read::take(&mut *file, MOST_BYTES + 1).read_to_string(&mut text);
+    // Reading a pipe would not end.
+    let is_file = file.metadata().is_ok_and(|m| m.is_file());
+    let mut start = Read::take(&mut *file, MOST_BYTES + 1);
+    let is_read = is_file && start.read_to_string(&mut text).is_ok();
     let number = text.trim();
-    let ours = read.is_ok() && number.chars().all(|c| c.is_ascii_digit());
+    let ours = is_read && number.chars().all(|c| c.is_ascii_digit());
     match (ours, number) {
         (true, "") => Ok(String::new()),
         (true, number) => Ok(format!(" (process {number})")),

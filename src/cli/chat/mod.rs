@@ -181,21 +181,16 @@ impl Chat<'_> {
     /// Turns until the input ends.
     fn talk(&mut self, model: &Model) -> anyhow::Result<()> {
         let mut input = Input::open()?;
+        self.with_person = input.is_terminal();
         self.introduce(model, input.is_terminal());
         loop {
             let turn = input.next(self.generator.interrupt)?;
-            #[cfg(unix)]
-            let silent = (input.is_terminal())
-                .then(echo::NoControlEcho::new)
-                .flatten();
             let result = match turn {
                 Turn::Leave => return Ok(()),
                 Turn::Wrong(why) => Err(Error::input(why).into()),
                 Turn::Command(command) => self.act(command),
                 Turn::Message(text) => self.say(&text).map(Next::Replied),
             };
-            #[cfg(unix)]
-            drop(silent);
             let told = result.and_then(|next| self.told(next));
             match &told {
                 Ok(Next::Leave) => return Ok(()),
