@@ -86,7 +86,10 @@ fn a_state_larger_than_the_caches_is_not_read() {
     let (reply, stderr) = resumed(&sandbox, "");
     assert_eq!(reply["reply"], "xyz");
     assert_eq!(reply["evaluated_tokens"], reply["prompt_tokens"]);
-    assert!(stderr.contains("context of this size: more than"), "{stderr}");
+    assert!(
+        stderr.contains("context of this size: more than"),
+        "{stderr}"
+    );
     // One of a longer context that holds few tokens serves a shorter one.
     std::fs::write(&file, good).expect("written");
     assert_eq!(resumed(&sandbox, "-c 32").0["evaluated_tokens"], 1);
