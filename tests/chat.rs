@@ -6,6 +6,8 @@ mod context;
 mod sampling;
 #[path = "chat/sessions.rs"]
 mod sessions;
+#[path = "chat/states.rs"]
+mod states;
 
 #[path = "cli/sandbox.rs"]
 #[allow(dead_code, reason = "shared with other tests")]

@@ -2,6 +2,9 @@
 //! the operating system send.
 #![cfg(unix)]
 
+#[path = "chat_pty/keys.rs"]
+mod keys;
+
 use rexpect::process::{Signal, WaitStatus};
 use rexpect::session::{Options, PtySession, spawn_with_options};
 use serde_json::Value as Json;
@@ -23,9 +26,16 @@ struct Terminal(PtySession);
 
 /// Starts a chat in `folder`, where its history lies, too.
 fn chat(folder: &Path, flags: &str) -> Terminal {
+    chat_after("true", folder, flags)
+}
+
+/// As [`chat`], after a command of the shell in the same terminal.
+fn chat_after(first: &str, folder: &Path, flags: &str) -> Terminal {
     let model = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models/toy-llama.gguf");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_llama-rs"));
+    let mut command = Command::new("sh");
     command
+        .args(["-c", &format!("{first}; exec \"$0\" \"$@\"")])
+        .arg(env!("CARGO_BIN_EXE_llama-rs"))
         .current_dir(folder)
         .env("TERM", "xterm")
         .env("LLAMA_RS_HISTORY", folder.join("history"))
@@ -92,15 +102,22 @@ impl Terminal {
 
     /// Waits for the end; gives the exit code.
     fn ends(self) -> i32 {
+        self.ends_with_settings().0
+    }
+
+    /// As [`Terminal::ends`], with the terminal's settings, unless a signal killed the process.
+    fn ends_with_settings(self) -> (i32, String) {
         let started = Instant::now();
         loop {
             match self.0.process().status() {
                 Some(WaitStatus::Exited(_, code)) => {
                     let settings = self.settings();
                     assert!(!settings.contains("-icanon"), "raw mode stays: {settings}");
-                    return code;
+                    return (code, settings);
                 }
-                Some(WaitStatus::Signaled(_, signal, _)) => return -(signal as i32),
+                Some(WaitStatus::Signaled(_, signal, _)) => {
+                    return (-(signal as i32), String::new());
+                }
                 _ => std::thread::sleep(Duration::from_millis(10)),
             }
             assert!(
@@ -183,39 +200,6 @@ fn ctrl_c_stops_a_reply_and_clears_a_line() {
     terminal.sees("(Ctrl-D or /exit leaves)");
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
-}
-
-#[test]
-fn ctrl_d_counts_while_a_reply_comes_and_in_a_block() {
-    let folder = folder();
-    let mut terminal = chat(folder.path(), "-n 100 --ignore-eos -c 5000");
-    terminal.types("\"\"\"\rone");
-    terminal.sees("one");
-    terminal.types(CTRL_D);
-    terminal.sees("ends the message");
-    terminal.types("\"\"\"\r");
-    terminal.says("/context", "1 turns");
-    terminal.types("Tell me a story about a fox.\r");
-    terminal.sees("Once");
-    terminal.types(CTRL_D);
-    assert_eq!(terminal.ends(), 0);
-}
-
-#[test]
-fn bytes_that_are_not_utf8_cost_no_chat() {
-    let folder = folder();
-    let mut terminal = chat(folder.path(), "-n 4");
-    terminal.types("caf");
-    terminal.sees("caf");
-    terminal.types_bytes(b"\xe9 ");
-    terminal.sees("this is not UTF-8");
-    terminal.sees("> caf");
-    terminal.types("noir\r");
-    terminal.says("/save chat.json", "chat.json: 1 turns");
-    terminal.types(CTRL_D);
-    assert_eq!(terminal.ends(), 0);
-    let saved = json(folder.path().join("chat.json"));
-    assert_eq!(saved[0]["content"], "caf\u{fffd}noir");
 }
 
 #[test]

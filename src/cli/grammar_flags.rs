@@ -1,17 +1,17 @@
 //! Flags that hold the generated text to a grammar, named as in llama.cpp.
 
-use crate::sampling::{Grammar, Vocabulary};
+use crate::sampling::GrammarSource::{self, Gbnf, JsonSchema};
 use crate::{Error, Result};
 use clap::{ArgGroup, Args};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// What the generated text must be; at most one.
 #[derive(Debug, Clone, Args)]
 #[command(group = ArgGroup::new("grammar_args").multiple(false)
     .args(["grammar", "grammar_file", "json_schema", "json_schema_file"]))]
 pub struct GrammarArgs {
-    /// Hold the generated text to this grammar, as GBNF: root ::= "yes" | "no"
+    /// Hold the generated text to this grammar, as GBNF: root ::= "yes" | "no";
+    /// an empty one is none, also where a session has one
     #[arg(long, value_name = "GBNF", allow_hyphen_values = true)]
     pub grammar: Option<String>,
     /// Hold it to the grammar in this file
@@ -34,24 +34,31 @@ impl GrammarArgs {
             || self.json_schema_file.is_some()
     }
 
-    /// The grammar, over the tokens of `vocabulary`.
+    /// What is given, with a name for messages; an empty `--grammar` is none.
     ///
     /// # Errors
-    /// A file that cannot be read; what is wrong with the grammar or the schema.
-    pub fn read(&self, vocabulary: Arc<Vocabulary>) -> Result<Option<Grammar>> {
-        let grammar = if let Some(text) = &self.grammar {
-            Grammar::from_gbnf("--grammar", text, vocabulary)
+    /// A file that cannot be read.
+    pub fn read(&self) -> Result<Option<(String, GrammarSource)>> {
+        Ok(if let Some(text) = &self.grammar {
+            (!text.is_empty()).then(|| ("--grammar".to_string(), Gbnf(text.clone())))
         } else if let Some(file) = &self.grammar_file {
-            Grammar::from_gbnf(&file.display().to_string(), &read(file)?, vocabulary)
+            Some((file.display().to_string(), Gbnf(read(file)?)))
         } else if let Some(text) = &self.json_schema {
-            Grammar::from_json_schema("--json-schema", text, vocabulary)
+            Some(("--json-schema".to_string(), JsonSchema(text.clone())))
         } else if let Some(file) = &self.json_schema_file {
-            Grammar::from_json_schema(&file.display().to_string(), &read(file)?, vocabulary)
+            Some((file.display().to_string(), JsonSchema(read(file)?)))
         } else {
-            return Ok(None);
-        };
-        grammar.map(Some)
+            None
+        })
     }
+}
+
+/// What a limit on tokens means that ended a text before the grammar lets it end.
+pub fn cut(n_tokens: usize) -> Error {
+    Error::DoesNotFit(format!(
+        "-n {n_tokens} ends the text before the grammar or schema does, so it is not whole; \
+         raise -n, or give -n -1"
+    ))
 }
 
 fn read(file: &Path) -> Result<String> {

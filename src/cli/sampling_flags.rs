@@ -2,7 +2,9 @@
 
 use super::grammar_flags::GrammarArgs;
 use crate::gguf::Metadata;
-use crate::sampling::{DryParams, SamplerKind, SamplingParams, Vocabulary, parse_bias};
+use crate::sampling::{
+    DryParams, Grammar, GrammarSource, SamplerKind, SamplingParams, Vocabulary, parse_bias,
+};
 use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use clap::Args;
@@ -45,8 +47,9 @@ pub struct SamplingArgs {
     #[command(flatten)]
     pub grammar: GrammarArgs,
     /// Never choose an end-of-generation token
-    #[arg(long, conflicts_with = "grammar_args")]
-    pub ignore_eos: bool,
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", conflicts_with = "grammar_args")]
+    pub ignore_eos: Option<bool>,
     /// Stop where this text would appear (repeatable)
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub stop: Vec<String>,
@@ -205,7 +208,8 @@ impl SamplingArgs {
         self.over(SamplingParams::greedy(), tokenizer)
     }
 
-    /// What the flags give, the rest from `base`.
+    /// What the flags give, the rest from `base`. Of a grammar and --ignore-eos, which
+    /// exclude each other, one that is given ends the other.
     ///
     /// # Errors
     /// Settings out of range; a grammar that is wrong.
@@ -244,24 +248,40 @@ impl SamplingArgs {
                 false => more.logit_bias.clone(),
             },
             seed: self.seed.map_or(base.seed, |seed| seed.0),
-            banned: if self.ignore_eos {
-                tokenizer.eog_ids()
-            } else {
-                base.banned
+            banned: match self.ignore_eos {
+                Some(true) => tokenizer.eog_ids(),
+                None if !self.grammar.is_given() => base.banned,
+                Some(false) | None => Vec::new(),
             },
             vocabulary: base.vocabulary,
-            grammar: base.grammar,
+            grammar: base.grammar.filter(|_| self.ignore_eos != Some(true)),
         };
         params.check()?;
         need_vocabulary(&mut params, tokenizer);
-        if params.grammar.is_none() && self.grammar.is_given() {
-            let vocabulary = params
-                .vocabulary
-                .get_or_insert_with(|| vocabulary(tokenizer));
-            params.grammar = self.grammar.read(vocabulary.clone())?.map(Arc::new);
+        if self.grammar.is_given() {
+            params.grammar = None;
+        }
+        if let Some((name, source)) = self.grammar.read()? {
+            hold_to(&mut params, &name, source, tokenizer)?;
         }
         Ok(params)
     }
+}
+
+/// Holds the text to a grammar; `name` is for messages.
+///
+/// # Errors
+/// What is wrong with the grammar.
+pub fn hold_to(
+    params: &mut SamplingParams,
+    name: &str,
+    source: GrammarSource,
+    tokenizer: &Tokenizer,
+) -> Result<()> {
+    let vocabulary = (params.vocabulary).get_or_insert_with(|| vocabulary(tokenizer));
+    let grammar = Grammar::new(name, source, vocabulary.clone())?;
+    params.grammar = Some(Arc::new(grammar));
+    Ok(())
 }
 
 /// Adds the tokens' bytes to settings that need them.

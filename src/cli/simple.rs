@@ -4,7 +4,7 @@ use super::args::SimpleArgs;
 use super::generate::{Finish, Generator};
 use super::interrupt::Interrupt;
 use super::output::Product;
-use super::{load, prompt};
+use super::{grammar_flags, load, prompt};
 use crate::Error;
 use crate::sampling::Chain;
 use crate::tokenizer::EncodeOptions;
@@ -62,6 +62,9 @@ pub fn run(args: SimpleArgs, interrupt: &Interrupt) -> anyhow::Result<()> {
     let finish = print_continuation(&mut generator, &text, &tokens, limit)?;
     tracing::info!("{}", statistics(&generator, load_seconds, &context));
     match finish {
+        Finish::Length if !generator.chain.is_whole() => {
+            Err(grammar_flags::cut(limit.unwrap_or_default()).into())
+        }
         Finish::End | Finish::Stop | Finish::Length => Ok(()),
         Finish::Interrupted => Err(Error::Interrupted.into()),
         Finish::ContextFull => Err(Error::DoesNotFit(format!(

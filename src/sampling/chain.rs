@@ -160,6 +160,11 @@ impl Chain {
         }
     }
 
+    /// Whether the text so far may end here; always so without a grammar.
+    pub fn is_whole(&self) -> bool {
+        self.grammar.as_ref().is_none_or(Matcher::may_end)
+    }
+
     /// Back to the state after [`Chain::new`], with the same seed.
     pub fn reset(&mut self) {
         self.samplers.iter_mut().for_each(|s| s.reset());

@@ -29,7 +29,7 @@ mod xtc;
 pub use candidates::{Candidate, Candidates};
 pub use chain::Chain;
 pub use dry::DryParams;
-pub use grammar::Grammar;
+pub use grammar::{Grammar, GrammarSource};
 pub use order::SamplerKind;
 pub use params::SamplingParams;
 pub use set::parse_bias;

@@ -2,7 +2,7 @@
 //! can be cut back when it is loaded too.
 
 use super::Session;
-use super::state::{Checkpoint, MOST_CHECKPOINTS};
+use super::state::{Checkpoint, HEADER_BYTES, MOST_CHECKPOINTS};
 use crate::error::{Error, Result};
 
 /// Bytes of a number of tokens.
@@ -20,6 +20,14 @@ impl Session {
         let kept = self.checkpoints.iter().filter(|c| c.seq == seq);
         let kept: usize = kept.map(|c| c.states.len()).sum();
         self.caches().iter().map(rows).sum::<usize>() + kept
+    }
+
+    /// Bytes that [`Session::save_seq`] and [`Session::save_checkpoints`] give at most.
+    pub fn most_saved_bytes(&self) -> usize {
+        let states: usize = self.states().iter().map(|(_, bytes)| bytes).sum();
+        let numbers_of_cells = size_of::<u32>() * self.sizes.n_cells.iter().sum::<usize>();
+        let checkpoints = MOST_CHECKPOINTS * (NUMBER + states);
+        HEADER_BYTES + numbers_of_cells + self.kv_bytes() + checkpoints
     }
 
     /// The checkpoints of a sequence, for [`Session::load_checkpoints`] after

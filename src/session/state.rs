@@ -9,6 +9,10 @@ pub(super) const MOST_CHECKPOINTS: usize = 4;
 
 /// Opens a saved sequence; the digits are the format's version.
 const MAGIC: &[u8; 8] = b"LRSEQ-02";
+/// Bytes of four numbers: the fingerprint, tokens, and cells of either kind.
+const NUMBERS_BYTES: usize = 32;
+/// Bytes before the cells.
+pub(super) const HEADER_BYTES: usize = MAGIC.len() + NUMBERS_BYTES;
 
 /// The recurrent states of a sequence after `n_past` tokens.
 pub(super) struct Checkpoint {
@@ -146,7 +150,7 @@ impl Session {
             Error::input("the saved state is of another model or damaged; evaluate the text again")
         };
         let (magic, rest) = saved.split_first_chunk::<8>().ok_or_else(bad)?;
-        let (numbers, mut rest) = rest.split_first_chunk::<32>().ok_or_else(bad)?;
+        let (numbers, mut rest) = rest.split_first_chunk::<NUMBERS_BYTES>().ok_or_else(bad)?;
         let number = |i: usize| {
             let mut bytes = [0; 8];
             bytes.copy_from_slice(&numbers[8 * i..8 * i + 8]);

@@ -223,25 +223,54 @@ fn after_shifts_the_model_reads_what_is_left_and_nothing_else() {
         let sandbox = Sandbox::new();
         let flags = "-sys Hi -c 96 --on-full shift --session s.json";
         let all = replies(&sandbox, &short(name, flags), said);
-        let session = std::fs::read_to_string(sandbox.path().join("s.json")).expect("saved");
-        let session = json(&session);
-        let n_forgotten = session["n_forgotten"].as_u64().expect("a count") as usize;
-        assert!(n_forgotten >= 2, "{name}: {session}");
-        let messages = session["messages"].as_array().expect("messages");
-        // The system prompt, then what was neither forgotten nor said last.
-        let mut left = vec![messages[0].clone()];
-        left.extend_from_slice(&messages[1 + 2 * n_forgotten..messages.len() - 2]);
-        let left = serde_json::to_string(&left).expect("text");
-        std::fs::write(sandbox.path().join("left.json"), left).expect("written");
-        let fresh = replies(
-            &sandbox,
-            &short(name, ""),
-            "/load left.json\nWhat are you?\n",
-        );
-        let last = all.last().expect("a reply");
-        for key in ["reply", "prompt_tokens"] {
-            assert_eq!(fresh[0][key], last[key], "{name}: {key}");
-        }
+        assert!(n_forgotten(&sandbox) >= 2, "{name}");
+        same_without_forgotten(&sandbox, &short(name, ""), all.last().expect("a reply"));
+    }
+}
+
+fn session(sandbox: &Sandbox) -> Json {
+    let session = std::fs::read_to_string(sandbox.path().join("s.json"));
+    json(&session.expect("saved"))
+}
+
+fn n_forgotten(sandbox: &Sandbox) -> usize {
+    count(&session(sandbox), "n_forgotten") as usize
+}
+
+/// Holds the last reply of a session, to `What are you?`, to that of a chat in which nothing
+/// was said but what is left of it.
+fn same_without_forgotten(sandbox: &Sandbox, line: &str, last: &Json) {
+    let session = session(sandbox);
+    let messages = session["messages"].as_array().expect("messages");
+    // The system prompt, then what was neither forgotten nor said last.
+    let mut left = vec![messages[0].clone()];
+    left.extend_from_slice(&messages[1 + 2 * n_forgotten(sandbox)..messages.len() - 2]);
+    let left = serde_json::to_string(&left).expect("text");
+    std::fs::write(sandbox.path().join("left.json"), left).expect("written");
+    let fresh = replies(sandbox, line, "/load left.json\nWhat are you?\n");
+    for key in ["reply", "prompt_tokens"] {
+        assert_eq!(fresh[0][key], last[key], "{line}: {key}");
+    }
+}
+
+#[test]
+fn two_shifts_within_a_turn_add_up() {
+    for name in TOYS {
+        let sandbox = Sandbox::new();
+        let line = format!("chat -m {} --device cpu --temp 0 --json -n 60", toy(name));
+        let goes_on = |said: &str| {
+            let flags = "-sys Hi -c 96 --on-full shift --session s.json";
+            let ran = sandbox.run_with(&format!("{line} {flags}"), said);
+            assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+            ran
+        };
+        goes_on("Hello!\nHow are you?\nHello!\nI like tea.\nHello!\n");
+        // One before the reply, and another in it.
+        let ran = goes_on("Tell me a story about a fox.\n");
+        let n_shifts = ran.stderr.matches("the model forgets").count();
+        assert!(n_shifts >= 2, "{name}: {}", ran.stderr);
+        let ran = goes_on("What are you?\n");
+        same_without_forgotten(&sandbox, &line, &json(&ran.stdout));
     }
 }
 

@@ -1,7 +1,7 @@
 //! `--session`: a chat that was left goes on as if it had not been.
 
 use super::{CHAT, Sandbox, json, replies, toy};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -46,6 +46,23 @@ fn a_resumed_chat_is_the_uninterrupted_one() {
         }
         let state = files(&sandbox).state.metadata().expect("a state");
         assert!(state.len() > 1000);
+    }
+}
+
+#[test]
+fn a_prompt_that_was_saved_whole_is_answered_as_it_was() {
+    for model in ["toy-llama.gguf", "toy-mamba2.gguf"] {
+        let sandbox = Sandbox::new();
+        let model = toy(model);
+        let line = format!("chat -m {model} --device cpu --json -n 10 --temp 0 --session s.json");
+        let first = replies(&sandbox, &line, &SAID[..2].concat());
+        let again = replies(&sandbox, &line, "/regenerate\n");
+        for key in ["reply", "prompt_tokens"] {
+            assert_eq!(again[0][key], first[1][key], "{model}: {key}");
+        }
+        // Not all of it was evaluated again.
+        let n_evaluated = again[0]["evaluated_tokens"].as_u64();
+        assert!(n_evaluated < first[1]["prompt_tokens"].as_u64(), "{model}");
     }
 }
 
@@ -311,4 +328,41 @@ fn devices_and_pipes_are_no_sessions() {
         assert_eq!(ran.code, Some(1), "{}", ran.stderr);
         assert!(ran.stderr.contains(part), "{}", ran.stderr);
     }
+}
+
+#[test]
+fn a_session_has_one_chat_at_a_time() {
+    let sandbox = Sandbox::new();
+    let line = format!("{CHAT} --quiet --session s.json");
+    let mut first = Command::new(env!("CARGO_BIN_EXE_llama-rs"))
+        .args(line.split(' '))
+        .current_dir(sandbox.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut stdin = first.stdin.take().expect("a pipe");
+    stdin.write_all(b"w\n").expect("it reads");
+    let mut reply = [0; 4];
+    let stdout = first.stdout.as_mut().expect("a pipe");
+    stdout.read_exact(&mut reply).expect("a reply");
+    let process = format!("process {}", first.id());
+    let parts = ["in use", &process, "another --session"];
+    sandbox.bad(&format!("{CHAT} --session s.json -p w"), 1, &parts);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink("s.json", sandbox.path().join("link")).expect("a link");
+        sandbox.bad(&format!("{CHAT} --session link -p w"), 1, &parts);
+    }
+    drop(stdin);
+    assert!(first.wait().expect("it ends").success());
+    let lock = sandbox.path().join("s.json.lock");
+    assert!(!lock.exists());
+    // What a killed process left is in nobody's way, what is no lock stays.
+    std::fs::write(&lock, "4711\n").expect("written");
+    replies_as_text(&sandbox, &line, "w\n");
+    std::fs::write(&lock, "my notes on locks").expect("written");
+    sandbox.bad(&format!("{line} -p w"), 1, &["s.json.lock", "in the way"]);
+    let kept = std::fs::read(&lock).expect("there");
+    assert_eq!(kept, b"my notes on locks");
 }

@@ -54,7 +54,7 @@ fn drafts_fit_the_grammar() {
     ] {
         let run = |mode: &str| {
             let grammar = "root::=(\"abcd\"|\"abc\"|[fg]){30}";
-            let line = "simple -m model.gguf -n 100 cdabcdfg";
+            let line = "simple -m model.gguf -n 130 cdabcdfg";
             sandbox.run(&format!("{line} --grammar {grammar} {how} --lookup {mode}"))
         };
         let (plain, ahead) = (run("off"), run("on"));

@@ -1,6 +1,6 @@
 //! Carries out what a person types besides messages.
 
-use super::careful::read_regular;
+use super::careful;
 use super::commands::{self, Command};
 use super::helpers;
 use super::session_file::SessionFile;
@@ -214,7 +214,7 @@ fn no_turn() -> Error {
 /// The messages of a file that `/save` or `--session` wrote.
 fn read_messages(file: &Path) -> Result<Transcript> {
     let bad = |cause: String| Error::file(file, cause, "give a file that /save wrote");
-    let bytes = read_regular(file).map_err(|e| bad(e.to_string()))?;
+    let bytes = careful::read_messages(file).map_err(|e| bad(e.to_string()))?;
     let json: Json =
         serde_json::from_slice(&bytes).map_err(|e| bad(format!("not valid JSON: {e}")))?;
     let messages = json.get("messages").unwrap_or(&json);

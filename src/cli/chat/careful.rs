@@ -11,19 +11,24 @@ use std::path::Path;
 /// Bytes of a file of messages: far above what a context holds.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// As [`regular`], of at most [`MOST_BYTES`].
-pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+/// The bytes of a file of messages.
+pub fn read_messages(path: &Path) -> io::Result<Vec<u8>> {
+    read_at_most(path, MOST_BYTES)
+}
+
+/// The bytes of a file; one of more than `most` is refused without reading on.
+pub fn read_at_most(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = regular(path)?;
-    file.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-    match bytes.len() as u64 > MOST_BYTES {
-        true => Err(io::Error::other(format!("more than {MOST_BYTES} bytes"))),
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(io::Error::other(format!("more than {most} bytes"))),
         false => Ok(bytes),
     }
 }
 
 /// Opens a file, not a device or a pipe, which may have no end.
-pub fn regular(path: &Path) -> io::Result<File> {
+fn regular(path: &Path) -> io::Result<File> {
     match path.metadata()?.is_file() {
         true => File::open(path),
         false => Err(io::Error::other("is no regular file")),

@@ -80,7 +80,7 @@ pub fn help() -> Vec<String> {
     let mut lines: Vec<String> = lines.collect();
     lines.push(
         "Ctrl-C stops a reply; \"\"\" opens and closes a message of several lines, a backslash \
-         at the end of a line continues it"
+         at the end of a line continues it; //word sends /word to the model"
             .to_string(),
     );
     lines
@@ -96,10 +96,13 @@ pub fn turn(text: &str) -> Option<Turn> {
         Some((name, rest)) => (name, rest.trim()),
         None => (trimmed, ""),
     };
+    if name.strip_prefix('/').is_some_and(could_be_command) {
+        return Some(Turn::Message(text.replacen("//", "/", 1)));
+    }
     if !could_be_command(name) {
         return Some(Turn::Message(text.to_string()));
     }
-    Some(match command(name, rest) {
+    Some(match command(&name.to_ascii_lowercase(), rest) {
         Ok(command) => Turn::Command(command),
         Err(why) => Turn::Wrong(why),
     })
@@ -108,7 +111,7 @@ pub fn turn(text: &str) -> Option<Turn> {
 /// A slash and letters: paths and the like are messages.
 fn could_be_command(word: &str) -> bool {
     let letters = word.strip_prefix('/').unwrap_or_default();
-    !letters.is_empty() && letters.chars().all(|c| c.is_ascii_lowercase())
+    !letters.is_empty() && letters.chars().all(|c| c.is_ascii_alphabetic())
 }
 
 fn command(name: &str, rest: &str) -> Result<Command, String> {
@@ -141,8 +144,7 @@ fn command(name: &str, rest: &str) -> Result<Command, String> {
         "/exit" | "/quit" => Command::Exit,
         _ => {
             return Err(format!(
-                "there is no command {name}; /help lists them, and \"\"\" around a message \
-                 sends it as it is"
+                "there is no command {name}; /help lists them, and /{name} sends it to the model"
             ));
         }
     };
@@ -169,6 +171,11 @@ mod tests {
         };
         assert_eq!(command("/exit"), Some(Command::Exit));
         assert_eq!(command(" /clear "), Some(Command::Clear));
+        assert_eq!(command("/HELP"), Some(Command::Help));
+        assert_eq!(
+            command("/Save My.json"),
+            Some(Command::Save("My.json".into()))
+        );
         let system = Command::System(Some("be  brief\nand kind".to_string()));
         assert_eq!(command("/system be  brief\nand kind"), Some(system));
         assert_eq!(command("/system"), Some(Command::System(None)));
@@ -198,9 +205,24 @@ mod tests {
     }
 
     #[test]
+    fn two_slashes_send_one() {
+        for (text, sent) in [
+            ("//hi", "/hi"),
+            (" //help me\n//x", " /help me\n//x"),
+            // Of code that was pasted nothing is dropped.
+            ("// hi", "// hi"),
+            ("///hi", "///hi"),
+            ("//srv/share", "//srv/share"),
+        ] {
+            assert_eq!(turn(text), Some(Turn::Message(sent.to_string())), "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_said() {
         for (text, part) in [
-            ("/halp", "/halp"),
+            ("/halp", "no command /halp"),
+            ("/halp", "//halp sends it"),
             ("/save", "file"),
             ("/set temp", "value"),
             ("/think maybe", "show, hide or off"),

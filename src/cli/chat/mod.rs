@@ -4,11 +4,18 @@ mod act;
 mod args;
 mod careful;
 mod commands;
+#[cfg(unix)]
+mod echo;
 mod helpers;
 mod history;
+mod identity;
 mod input;
 mod keys;
+mod line_helper;
+mod lines;
+mod lock;
 mod one_shot;
+mod saved;
 mod session_file;
 mod show;
 mod state_file;
@@ -20,7 +27,8 @@ use super::fit_params::MIN_CTX;
 use super::generate::{Finish, Generator};
 use super::interrupt::Interrupt;
 use super::output::describe;
-use super::{load, prompt, template_source};
+use super::sampling_flags::hold_to;
+use super::{grammar_flags, load, prompt, template_source};
 use crate::chat::RenderOptions;
 use crate::gguf::{Gguf, Metadata};
 use crate::model::Model;
@@ -29,8 +37,10 @@ use crate::tokenizer::Tokenizer;
 use crate::{Error, Result};
 use act::Next;
 use commands::Turn;
+use identity::Identity;
 use input::Input;
-use session_file::{Identity, Saved, SessionFile};
+use saved::Saved;
+use session_file::SessionFile;
 use show::Think;
 use turn::{Chat, OnFull};
 
@@ -91,13 +101,25 @@ fn sampling(
     meta: &Metadata,
     tokenizer: &Tokenizer,
 ) -> Result<(SamplingParams, Chain)> {
-    let mut base = args.sampling.sampled(meta, tokenizer)?;
+    let mut base = SamplingParams::chat_defaults().from_meta(meta)?;
     if let Some(saved) = saved {
-        base = args.sampling.over(saved.sampling(base)?, tokenizer)?;
+        base = saved.sampling(base)?;
+        if saved.ignore_eos {
+            base.banned = tokenizer.eog_ids();
+        }
+        // A bad one must not stand in the way of one that is given.
+        let kept = saved.grammar.clone();
+        if let Some(source) = kept.filter(|_| !args.sampling.grammar.is_given()) {
+            let file = args.session.clone().unwrap_or_default();
+            let remedy = "give another --grammar, or --grammar \"\" for none";
+            hold_to(&mut base, "grammar", source, tokenizer)
+                .map_err(|e| Error::file(&file, e.to_string(), remedy))?;
+        }
     }
-    let chain = Chain::new(&base)?;
-    base.seed = base.seed.or(chain.seed());
-    Ok((base, chain))
+    let mut params = args.sampling.over(base, tokenizer)?;
+    let chain = Chain::new(&params)?;
+    params.seed = params.seed.or(chain.seed());
+    Ok((params, chain))
 }
 
 /// What `-sys` or `--system-prompt-file` gives.
@@ -159,6 +181,7 @@ impl Chat<'_> {
     /// Turns until the input ends.
     fn talk(&mut self, model: &Model) -> anyhow::Result<()> {
         let mut input = Input::open()?;
+        self.with_person = input.is_terminal();
         self.introduce(model, input.is_terminal());
         loop {
             let turn = input.next(self.generator.interrupt)?;
@@ -169,8 +192,15 @@ impl Chat<'_> {
                 Turn::Message(text) => self.say(&text).map(Next::Replied),
             };
             let told = result.and_then(|next| self.told(next));
-            if matches!(told, Ok(Next::Leave)) {
-                return Ok(());
+            match &told {
+                Ok(Next::Leave) => return Ok(()),
+                // One of many replies, so only told.
+                Ok(Next::Replied(finish)) => {
+                    if let Some(error) = self.cut(*finish) {
+                        tracing::warn!("{error}");
+                    }
+                }
+                _ => {}
             }
             let saved = self.save(false).map_err(anyhow::Error::from);
             for result in [told.map(|_| ()), saved] {
@@ -208,6 +238,12 @@ impl Chat<'_> {
         Ok(next)
     }
 
+    /// The error of a reply that `-n` ended before its grammar lets it end.
+    fn cut(&self, finish: Finish) -> Option<Error> {
+        let whole = finish != Finish::Length || self.generator.chain.is_whole();
+        (!whole).then(|| grammar_flags::cut(self.limit.unwrap_or_default()))
+    }
+
     fn introduce(&self, model: &Model, to_person: bool) {
         tracing::info!(
             "{}: {}; {}",
@@ -237,6 +273,8 @@ impl Chat<'_> {
             );
         }
         if let (Some(code), Ok(())) = (generator.interrupt.ending(), &saved) {
+            // With its lock.
+            drop(self.session_file.take());
             std::process::exit(code);
         }
         result?;

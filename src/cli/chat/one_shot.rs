@@ -30,15 +30,17 @@ impl Chat<'_> {
     /// Answers one question.
     ///
     /// # Errors
-    /// Also an answer that Ctrl-C or the end of the context cut off, after it was printed.
+    /// Also an answer that Ctrl-C or the end of the context cut off, or `-n` before its
+    /// grammar lets it end, after it was printed.
     pub fn ask(&mut self, text: &str, model: &Model) -> anyhow::Result<()> {
         tracing::info!("{}", load::describe_context(&self.generator.session, model));
         self.generator.interrupt.second_leaves()?;
         let finish = self.say(text)?;
         self.told(Next::Replied(finish))?;
-        match finish {
-            Finish::Interrupted => Err(Error::Interrupted.into()),
-            _ => Ok(()),
+        match self.cut(finish) {
+            Some(error) => Err(error.into()),
+            None if finish == Finish::Interrupted => Err(Error::Interrupted.into()),
+            None => Ok(()),
         }
     }
 }

@@ -2,147 +2,18 @@
 //! next tokens are chosen by, and which model it was, as JSON; FILE.state beside it what the
 //! model keeps of them, so that they need not be evaluated again.
 
-use super::careful::{self, read_regular};
-use super::show::Think;
-use crate::chat::Transcript;
+use super::careful;
+use super::identity::Identity;
+use super::lock::Lock;
+use super::saved::{FORMAT, Saved, VERSION};
 use crate::cli::write_file;
-use crate::gguf::Gguf;
 use crate::sampling::SamplingParams;
 use crate::{Error, Result};
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Marks the file as ours.
-const FORMAT: &str = "llama-rs chat";
-const VERSION: u32 = 1;
-/// Bytes of each tensor that tell models of the same shape apart: a cache line of weights.
-const SAMPLE_BYTES: usize = 64;
-/// Digits of a model's digest in messages.
-const SHOWN_DIGITS: usize = 8;
 /// Former sessions kept beside the file.
 const MOST_KEPT: usize = 99;
-
-/// Which model a session is of.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    /// For people.
-    pub name: String,
-    /// SHA-256 of tensor names, types, shapes and the first bytes of each.
-    pub digest: String,
-}
-
-impl Identity {
-    /// Of an opened file.
-    ///
-    /// # Errors
-    /// A name of the wrong type.
-    pub fn of(gguf: &Gguf) -> Result<Identity> {
-        let mut hash = Sha256::new();
-        for tensor in &gguf.tensors {
-            hash.update(format!(
-                "{} {} {:?};",
-                tensor.name, tensor.type_id, tensor.shape
-            ));
-            let data = gguf.data(tensor);
-            hash.update(&data[..data.len().min(SAMPLE_BYTES)]);
-        }
-        let file = gguf.path.file_name().unwrap_or(gguf.path.as_os_str());
-        let name = match gguf.meta.get_str("general.name")? {
-            Some(name) => name.to_string(),
-            None => file.to_string_lossy().into_owned(),
-        };
-        let digest = hash.finalize();
-        let digest = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Identity { name, digest })
-    }
-
-    /// The name, and enough of the digest to tell models of one name apart.
-    fn describe(&self) -> String {
-        let digest: String = self.digest.chars().take(SHOWN_DIGITS).collect();
-        format!("{:?} ({digest})", self.name)
-    }
-}
-
-/// What the JSON holds.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Saved {
-    format: String,
-    version: u32,
-    model: Identity,
-    /// Settings by their flags' names.
-    #[serde(deserialize_with = "careful::without_duplicates")]
-    sampling: BTreeMap<String, String>,
-    /// Replies drawn so far; each draws from a seed of its own.
-    pub n_replies: u64,
-    /// Turns at the start that the model does not see any more.
-    pub n_forgotten: usize,
-    /// Tokens that FILE.state holds, unless it is older or newer; files of older programs do
-    /// not tell.
-    #[serde(default)]
-    pub n_cached: Option<usize>,
-    think: String,
-    messages: Transcript,
-}
-
-impl Saved {
-    /// What a chat with this model has come to.
-    pub fn new(
-        model: &Identity,
-        transcript: &Transcript,
-        sampling: &SamplingParams,
-        think: Think,
-    ) -> Saved {
-        let setting = |name: &str| Some((name.to_string(), sampling.get(name)?));
-        Saved {
-            format: FORMAT.to_string(),
-            version: VERSION,
-            model: model.clone(),
-            sampling: SamplingParams::NAMES
-                .iter()
-                .filter_map(|n| setting(n))
-                .collect(),
-            n_replies: 0,
-            n_forgotten: 0,
-            n_cached: None,
-            think: format!("{think:?}").to_lowercase(),
-            messages: transcript.clone(),
-        }
-    }
-
-    /// The settings over those of `base`.
-    ///
-    /// # Errors
-    /// One that there is not, or out of range.
-    pub fn sampling(&self, mut base: SamplingParams) -> Result<SamplingParams> {
-        for (name, value) in &self.sampling {
-            base.set(name, value)?;
-        }
-        Ok(base)
-    }
-
-    /// The messages.
-    ///
-    /// # Errors
-    /// They are none.
-    pub fn transcript(&self) -> Result<Transcript> {
-        // Not `to_json`, which leaves out what has no place in a chat.
-        let messages = serde_json::to_value(&self.messages);
-        Transcript::from_json(&messages.map_err(|e| Error::input(e.to_string()))?)
-    }
-
-    /// What becomes of thinking.
-    ///
-    /// # Errors
-    /// There is no such way.
-    pub fn think(&self) -> Result<Think> {
-        let unknown = |_| Error::input(format!("think is {:?}", self.think));
-        Think::from_str(&self.think, true).map_err(unknown)
-    }
-}
 
 /// The file of a session.
 pub struct SessionFile {
@@ -150,25 +21,26 @@ pub struct SessionFile {
     model: Identity,
     /// What it held when it was last read or written.
     known: Option<Vec<u8>>,
+    _lock: Lock,
 }
 
 impl SessionFile {
-    /// Reads the file, where there is one already.
+    /// Reads the file, where there is one already, and keeps other chats from it.
     ///
     /// # Errors
-    /// It cannot be read, is no session, or one of another model.
+    /// It cannot be read, is no session, one of another model, or in use.
     pub fn open(path: &Path, model: Identity) -> Result<(SessionFile, Option<Saved>)> {
-        let known = read(path)?;
-        let saved = match &known {
-            Some(bytes) => Some(parse(path, bytes, &model)?),
-            None => {
-                // Better known now than after the first reply.
-                write_file::need_folder(path)?;
-                None
-            }
+        // Before: what is no session is not locked. After: now nobody changes it.
+        look(path, &model)?;
+        let lock = Lock::take(path)?;
+        let (known, saved) = look(path, &model)?;
+        let file = SessionFile {
+            path: path.to_path_buf(),
+            model,
+            known,
+            _lock: lock,
         };
-        let path = path.to_path_buf();
-        Ok((SessionFile { path, model, known }, saved))
+        Ok((file, saved))
     }
 
     /// Which model it is of.
@@ -213,7 +85,8 @@ impl SessionFile {
         let numbers = (2..=MOST_KEPT).map(|n| format!(".bak{n}"));
         let names = std::iter::once(".bak".to_string()).chain(numbers);
         let mut free = names.map(|n| self.beside(&n)).filter(|p| {
-            p.symlink_metadata().is_err() || read_regular(p).is_ok_and(|old| old == *bytes)
+            p.symlink_metadata().is_err()
+                || careful::read_messages(p).is_ok_and(|old| old == *bytes)
         });
         let path = free.next().ok_or_else(|| {
             let cause = format!("{MOST_KEPT} former sessions are kept beside it");
@@ -247,9 +120,20 @@ impl SessionFile {
     }
 }
 
+/// The bytes of the file and what they mean, where there is one.
+fn look(path: &Path, model: &Identity) -> Result<(Option<Vec<u8>>, Option<Saved>)> {
+    let Some(bytes) = read(path)? else {
+        // Better known now than after the first reply.
+        write_file::need_folder(path)?;
+        return Ok((None, None));
+    };
+    let saved = parse(path, &bytes, model)?;
+    Ok((Some(bytes), Some(saved)))
+}
+
 /// A file's bytes; `None` when there is none.
 fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    match read_regular(path) {
+    match careful::read_messages(path) {
         Ok(bytes) => Ok(Some(bytes)),
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(e) => Err(Error::file(path, e.to_string(), "give another --session")),
@@ -330,6 +214,7 @@ mod tests {
         assert!(none.is_none() && !path.exists());
         assert!(file.write(&saved()).expect("written"));
         assert!(!file.write(&saved()).expect("the same"));
+        drop(file);
         let (_, read) = SessionFile::open(&path, model("one")).expect("ours");
         let read = read.expect("it is there");
         assert_eq!(read.transcript().expect("messages").last_reply(), Some("b"));
@@ -372,7 +257,10 @@ mod tests {
             ),
         ] {
             std::fs::write(&path, bad).expect("written");
-            assert!(SessionFile::open(&path, model("one")).is_err(), "{bad}");
+            let refused = SessionFile::open(&path, model("one"))
+                .err()
+                .expect("refused");
+            assert!(!refused.to_string().contains("in use"), "{bad}: {refused}");
             // Somebody else's work is not written over.
             assert!(file.write(&saved()).is_err(), "{bad}");
             assert_eq!(std::fs::read_to_string(&path).expect("text"), bad);

@@ -2,7 +2,7 @@
 //! says of itself which tokens it holds, so one that is older than the messages still saves
 //! most of the work, and one that is damaged costs only time.
 
-use super::careful::regular;
+use super::careful::read_at_most;
 use crate::cli::write_file;
 use crate::session::Session;
 use crate::{Error, Result};
@@ -12,6 +12,8 @@ use std::path::Path;
 
 /// Opens a state file; the digits are the format's version.
 const MAGIC: &[u8; 8] = b"LRCHAT01";
+/// The model's digest, tokens, caches, checkpoints; the length stands before each.
+const N_PARTS: usize = 4;
 /// What follows when the file does not serve.
 pub const EVALUATED_AGAIN: &str = "messages that it lacks are evaluated again, and rounding may \
                                    differ from an uninterrupted chat";
@@ -46,10 +48,8 @@ pub fn write(path: &Path, digest: &str, session: &Session, tokens: &[u32]) -> Re
 /// empty then.
 pub fn read(path: &Path, digest: &str, session: &mut Session) -> Result<Vec<u32>> {
     let bad = |cause: String| Error::file(path, cause, EVALUATED_AGAIN);
-    // No bound: it is as large as the caches are, and what has no room is an error.
-    let bytes = regular(path)
-        .and_then(|_| std::fs::read(path))
-        .map_err(|e| bad(e.to_string()))?;
+    let bytes = read_at_most(path, most_bytes(digest, session))
+        .map_err(|e| bad(format!("cannot be read into a context of this size: {e}")))?;
     let parts = parts(&bytes).ok_or_else(|| bad("is cut off or damaged".to_string()))?;
     let [model, ids, caches, checkpoints] = parts;
     if model != digest.as_bytes() {
@@ -71,14 +71,22 @@ pub fn read(path: &Path, digest: &str, session: &mut Session) -> Result<Vec<u32>
     }
 }
 
+/// Bytes of a file that `session` could have written.
+fn most_bytes(digest: &str, session: &Session) -> u64 {
+    let numbers = N_PARTS * size_of::<u64>();
+    let ids = session.n_ctx() * size_of::<u32>();
+    let parts = digest.len() + ids + session.most_saved_bytes();
+    (MAGIC.len() + numbers + parts + HASH_BYTES) as u64
+}
+
 /// The parts of an undamaged file.
-fn parts(bytes: &[u8]) -> Option<[&[u8]; 4]> {
+fn parts(bytes: &[u8]) -> Option<[&[u8]; N_PARTS]> {
     let (body, hash) = bytes.split_at_checked(bytes.len().checked_sub(HASH_BYTES)?)?;
     let mut rest = body.strip_prefix(MAGIC)?;
     if Sha256::digest(body).as_slice() != hash {
         return None;
     }
-    let mut parts = [&[][..]; 4];
+    let mut parts = [&[][..]; N_PARTS];
     for part in &mut parts {
         let (len, after) = rest.split_first_chunk::<8>()?;
         let len = usize::try_from(u64::from_le_bytes(*len)).ok()?;

@@ -1,7 +1,10 @@
 //! One turn: the prompt that the messages make, what of it is evaluated, and the reply.
 
 use super::args::ChatArgs;
-use super::session_file::{Saved, SessionFile};
+#[cfg(unix)]
+use super::echo::NoEcho;
+use super::saved::Saved;
+use super::session_file::SessionFile;
 use super::show::{Shown, Think};
 use super::state_file;
 use crate::chat::{ChatTemplate, RenderOptions, Transcript};
@@ -42,6 +45,8 @@ pub struct Chat<'a> {
     pub think: Think,
     /// Nothing is shown while it comes.
     pub silent: bool,
+    /// Somebody types at a terminal, where this process ends only by itself.
+    pub with_person: bool,
     pub transcript: Transcript,
     /// Turns at the start that the model does not see any more.
     pub n_forgotten: usize,
@@ -94,6 +99,7 @@ impl<'a> Chat<'a> {
             on_full: args.on_full,
             think: Think::Show,
             silent: args.json,
+            with_person: false,
             transcript: Transcript::new(),
             n_forgotten: 0,
             sampling,
@@ -147,6 +153,8 @@ impl<'a> Chat<'a> {
         let before = (self.generator.prefill, self.generator.decode);
         self.last = LastTurn::default();
         self.generator.interrupt.defer();
+        #[cfg(unix)]
+        let _no_echo = self.with_person.then(NoEcho::new);
         let mut prompt = self.fitting_prompt(0)?;
         let mut shown = Shown::new(&prompt.text, self.think, self.silent);
         let mut reply = self.generator.reply();

@@ -1,7 +1,7 @@
 //! Whole chains.
 
 use super::*;
-use crate::sampling::{Grammar, Vocabulary};
+use crate::sampling::{Grammar, GrammarSource, Vocabulary};
 
 fn sampled(params: SamplingParams, logits: &[f32], n: usize) -> Vec<u32> {
     let mut chain = Chain::new(&params).unwrap();
@@ -323,7 +323,8 @@ fn extreme_rows_and_settings_give_a_token() {
 fn a_grammar_comes_before_all_samplers() {
     let pieces = ["y", "n", "yes", "z", ""].map(|p| p.as_bytes().to_vec());
     let vocabulary = Arc::new(Vocabulary::new(pieces.into_iter(), vec![4]));
-    let grammar = Grammar::from_gbnf("g", "root ::= \"n\" | \"yes\"", vocabulary).unwrap();
+    let source = GrammarSource::Gbnf("root ::= \"n\" | \"yes\"".to_string());
+    let grammar = Grammar::new("g", source, vocabulary).unwrap();
     let with = |change: fn(&mut SamplingParams)| {
         let mut params = SamplingParams {
             grammar: Some(Arc::new(grammar)),
@@ -345,7 +346,9 @@ fn a_grammar_comes_before_all_samplers() {
         chain.forget();
         chain.accept(2);
         assert_eq!(chain.sample(&logits).unwrap(), 2);
+        assert!(!chain.is_whole());
         chain.accept(2);
+        assert!(chain.is_whole());
         chain.forget();
         chain.accept(prompt);
         assert_eq!(chain.sample(&logits).unwrap(), 4);

@@ -122,6 +122,7 @@ impl Matcher {
             program,
             vocabulary,
             tokens,
+            ..
         } = &*self.grammar;
         let mut mask = Mask::new(vocabulary.len());
         if self.stacks.may_end(self.at) {
@@ -151,6 +152,11 @@ impl Matcher {
             }
         }
         Ok(mask)
+    }
+
+    /// Whether the text so far is a whole one.
+    pub fn may_end(&self) -> bool {
+        !self.exhausted && self.stacks.may_end(self.at)
     }
 
     /// Takes a token into the text. After one that the mask does not hold none fits.

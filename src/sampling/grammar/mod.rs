@@ -22,64 +22,69 @@ use super::Vocabulary;
 use crate::error::{Error, Result};
 use matcher::SortedTokens;
 use program::Program;
+use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use std::sync::Arc;
 
 /// Bytes of a grammar or a schema.
 const MAX_BYTES: usize = 1 << 20;
 
+/// A grammar as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrammarSource {
+    /// Its rule `root` is the text.
+    Gbnf(String),
+    /// The text is JSON that fits: properties come in the schema's order, others only where
+    /// `additionalProperties` asks for them; of spaces there is at most one, of lines one
+    /// break.
+    JsonSchema(String),
+}
+
+impl GrammarSource {
+    fn rules(&self) -> std::result::Result<(expr::Rules, usize), String> {
+        let (GrammarSource::Gbnf(text) | GrammarSource::JsonSchema(text)) = self;
+        if text.len() > MAX_BYTES {
+            return Err(format!("{} bytes are more than {MAX_BYTES}", text.len()));
+        }
+        if let GrammarSource::Gbnf(text) = self {
+            return gbnf::parse(text);
+        }
+        let schema: Json = serde_json::from_str(text).map_err(|e| format!("no JSON: {e}"))?;
+        schema::rules(&schema)
+    }
+}
+
 /// A grammar and the vocabulary whose tokens it chooses from.
 #[derive(Debug)]
 pub struct Grammar {
+    source: GrammarSource,
     program: Program,
     vocabulary: Arc<Vocabulary>,
     tokens: SortedTokens,
 }
 
 impl Grammar {
-    /// Reads GBNF, whose text is what its rule `root` says; `name` is for messages.
+    /// Makes a grammar; `name` is for messages.
     ///
     /// # Errors
-    /// What is wrong with it, with line and column; a rule that begins with itself; a
-    /// grammar without any text, or one that is too large.
-    pub fn from_gbnf(name: &str, text: &str, vocabulary: Arc<Vocabulary>) -> Result<Grammar> {
-        Self::build(name, text.len(), vocabulary, || gbnf::parse(text))
-    }
-
-    /// Makes a grammar of the JSON texts that fit a schema.
-    ///
-    /// Properties come in the schema's order, others only where
-    /// `additionalProperties` asks for them; of spaces there is at most one, of lines
-    /// one break.
-    ///
-    /// # Errors
-    /// No JSON, or a part of JSON Schema that is not supported, which is named.
-    pub fn from_json_schema(
-        name: &str,
-        text: &str,
-        vocabulary: Arc<Vocabulary>,
-    ) -> Result<Grammar> {
-        Self::build(name, text.len(), vocabulary, || {
-            let schema: Json = serde_json::from_str(text).map_err(|e| format!("no JSON: {e}"))?;
-            schema::rules(&schema)
-        })
-    }
-
-    fn build(
-        name: &str,
-        n_bytes: usize,
-        vocabulary: Arc<Vocabulary>,
-        rules: impl FnOnce() -> std::result::Result<(expr::Rules, usize), String>,
-    ) -> Result<Grammar> {
-        let program = match n_bytes > MAX_BYTES {
-            true => Err(format!("{n_bytes} bytes are more than {MAX_BYTES}")),
-            false => rules().and_then(|(rules, root)| Program::new(&rules, root)),
-        };
+    /// What is wrong with it, of GBNF with line and column; a rule that begins with itself; a
+    /// part of JSON Schema that is not supported, which is named; a grammar without any text,
+    /// or one that is too large.
+    pub fn new(name: &str, source: GrammarSource, vocabulary: Arc<Vocabulary>) -> Result<Grammar> {
+        let rules = source.rules();
+        let program = rules.and_then(|(rules, root)| Program::new(&rules, root));
         Ok(Grammar {
+            source,
             program: program.map_err(|what| Error::input(format!("{name}: {what}")))?,
             tokens: SortedTokens::new(&vocabulary),
             vocabulary,
         })
+    }
+
+    /// What it was made of.
+    pub fn source(&self) -> &GrammarSource {
+        &self.source
     }
 }
 

@@ -6,7 +6,8 @@ mod schema;
 mod texts;
 
 use super::expr::{Expr, Rules};
-use super::{Grammar, Matcher, gbnf};
+use super::{Grammar, GrammarSource, Matcher, gbnf};
+use crate::error::Result;
 use crate::sampling::Vocabulary;
 use crate::sampling::rng::Rng;
 use std::collections::{BTreeSet, HashMap};
@@ -34,8 +35,17 @@ fn vocabulary() -> Arc<Vocabulary> {
     Arc::new(Vocabulary::new(bytes.chain(longer), vec![END]))
 }
 
+fn of_gbnf(name: &str, text: &str) -> Result<Grammar> {
+    Grammar::new(name, GrammarSource::Gbnf(text.to_string()), vocabulary())
+}
+
+fn of_schema(name: &str, text: &str) -> Result<Grammar> {
+    let source = GrammarSource::JsonSchema(text.to_string());
+    Grammar::new(name, source, vocabulary())
+}
+
 fn gbnf(text: &str) -> Arc<Grammar> {
-    Arc::new(Grammar::from_gbnf("test", text, vocabulary()).unwrap())
+    Arc::new(of_gbnf("test", text).unwrap())
 }
 
 /// The tokens that may come next.

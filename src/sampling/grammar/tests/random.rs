@@ -41,7 +41,7 @@ proptest! {
     ) {
         let text = format!("root ::= {root}\nx ::= {x}\ny ::= {y}\n");
         // Left recursion, or no text at all.
-        if let Ok(grammar) = Grammar::from_gbnf("test", &text, vocabulary()) {
+        if let Ok(grammar) = of_gbnf("test", &text) {
             let grammar = Arc::new(grammar);
             for bytes in texts {
                 let want = plain_search(&text, bytes.as_bytes());
@@ -55,7 +55,7 @@ proptest! {
         text in "(root|x)? ?(::=)?([x \"\\[\\]()|*+?{},0-9\n\\\\.^-]|\"a\"|é){0,30}",
     ) {
         for text in [text.clone(), format!("root ::= {text}")] {
-            if let Ok(grammar) = Grammar::from_gbnf("test", &text, vocabulary()) {
+            if let Ok(grammar) = of_gbnf("test", &text) {
                 let mask = Matcher::new(Arc::new(grammar)).unwrap().mask();
                 prop_assert!(mask.is_ok());
             }
@@ -69,7 +69,7 @@ proptest! {
         seed: u64,
     ) {
         let schema = serde_json::json!({ "type": "string", "pattern": pattern });
-        let made = Grammar::from_json_schema("test", &schema.to_string(), vocabulary());
+        let made = of_schema("test", &schema.to_string());
         // The regular expressions that it is compared with refuse some that the parser takes.
         let compared = fancy_regex::Regex::new(&pattern).is_ok();
         if let Some(grammar) = made.ok().filter(|_| compared) {

@@ -5,7 +5,7 @@ use super::*;
 use serde_json::{Value as Json, json};
 
 fn of(schema: &Json) -> Arc<Grammar> {
-    let grammar = Grammar::from_json_schema("test", &schema.to_string(), vocabulary());
+    let grammar = of_schema("test", &schema.to_string());
     Arc::new(grammar.unwrap())
 }
 
@@ -142,14 +142,14 @@ fn what_is_not_supported_is_named() {
         (json!(false), "ever complete"),
         (json!({"$ref": "#"}), "begins with itself"),
     ] {
-        let made = Grammar::from_json_schema("s.json", &schema.to_string(), vocabulary());
+        let made = of_schema("s.json", &schema.to_string());
         let error = made.unwrap_err().to_string();
         assert!(
             error.starts_with("s.json: ") && error.contains(part),
             "{schema}: {error}"
         );
     }
-    let broken = Grammar::from_json_schema("s.json", "{", vocabulary()).unwrap_err();
+    let broken = of_schema("s.json", "{").unwrap_err();
     assert!(
         broken.to_string().starts_with("s.json: no JSON: "),
         "{broken}"
@@ -173,14 +173,16 @@ fn hostile_schemas_are_errors_in_time() {
         json!({"type": "null"}),
         |inner, _| json!({"type": "array", "items": inner, "minItems": 100}),
     );
-    for schema in [doubling, circle, large] {
-        let made = Grammar::from_json_schema("s", &schema.to_string(), vocabulary());
+    let parentheses = "(".repeat(60_000) + &")".repeat(60_000);
+    let deep = json!({"type": "string", "pattern": format!("^{parentheses}$")});
+    for schema in [doubling, circle, large, deep] {
+        let made = of_schema("s", &schema.to_string());
         assert!(made.is_err());
     }
     // Large, but each level once.
-    let made = Grammar::from_json_schema("s", &nested.to_string(), vocabulary());
+    let made = of_schema("s", &nested.to_string());
     assert!(made.is_ok(), "{made:?}");
-    let long = Grammar::from_gbnf("s", &"#".repeat(2 << 20), vocabulary());
+    let long = of_gbnf("s", &"#".repeat(2 << 20));
     assert!(long.unwrap_err().to_string().contains("more than 1048576"));
     assert!(started.elapsed() < Duration::from_secs(20));
 }
