@@ -18,6 +18,7 @@ struct HeadRows {
     int n_rot;        // values that turn, even, at most head_dim; 0 without RoPE
     int neox;         // pairs (i, i + n_rot / 2) instead of (2 i, 2 i + 1)
     float magnitude;  // on sine and cosine
+    int early;        // pos, factors and slots were there before the first kernel
 };
 
 // Value i of the head after the norm.
@@ -30,31 +31,47 @@ struct Normed {
     }
 };
 
+// Sine and cosine of pair i at position `pos`.
+__device__ __forceinline__ float2 turn_of(const HeadRows& p, double pos, int i) {
+    double angle = p.coefficients[i] * pos;
+    if (p.factors.data) angle /= ((const float*)p.factors.data)[i];
+    const double turns = angle * 0.15915494309189535;  // 1 / (2 pi)
+    float sin, cos;
+    sincospif((float)(2. * (turns - rint(turns))), &sin, &cos);
+    return make_float2(sin * p.magnitude, cos * p.magnitude);
+}
+
+constexpr int PAIRS = 2;  // a lane's pairs under way at once
+
+// The turns of this lane's first pairs.
+struct Turns {
+    float2 first[PAIRS];
+
+    __device__ __forceinline__ Turns(const HeadRows& p, double pos, int lane) {
+        const int half = p.n_rot / 2;
+#pragma unroll
+        for (int j = 0; j < PAIRS; j++)
+            if (half > 0) first[j] = turn_of(p, pos, min(lane + j * WARP, half - 1));
+    }
+};
+
 template <typename T>
-__device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y, double pos, int lane) {
-    constexpr int PAIRS = 2;  // a lane's loads under way at once
+__device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y, double pos, Turns turns, int lane) {
     const int half = p.n_rot / 2;
     for (int i0 = lane; i0 < half; i0 += PAIRS * WARP) {
-        double angle[PAIRS];
         float a[PAIRS], b[PAIRS];
 #pragma unroll
         for (int j = 0; j < PAIRS; j++) {
             const int i = min(i0 + j * WARP, half - 1);
-            angle[j] = p.coefficients[i];
             a[j] = v[p.neox ? i : 2 * i];
             b[j] = v[p.neox ? i + half : 2 * i + 1];
         }
+        if (i0 >= PAIRS * WARP) turns = Turns(p, pos, i0);
 #pragma unroll
         for (int j = 0; j < PAIRS; j++) {
             const int i = i0 + j * WARP;
             if (i >= half) break;
-            angle[j] *= pos;
-            if (p.factors.data) angle[j] /= ((const float*)p.factors.data)[i];
-            const double turns = angle[j] * 0.15915494309189535;  // 1 / (2 pi)
-            float sin, cos;
-            sincospif((float)(2. * (turns - rint(turns))), &sin, &cos);
-            sin *= p.magnitude;
-            cos *= p.magnitude;
+            const float sin = turns.first[j].x, cos = turns.first[j].y;
             put(y + (p.neox ? i : 2 * i), a[j] * cos - b[j] * sin);
             put(y + (p.neox ? i + half : 2 * i + 1), a[j] * sin + b[j] * cos);
         }
@@ -62,15 +79,20 @@ __device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y
     for (int i = p.n_rot + lane; i < p.x.ne[0]; i += WARP) put(y + i, v[i]);
 }
 
-// Row `r` of x's rows (head, then token); the whole warp calls it with the same r.
+// Row `r` of x's rows (head, then token); the whole warp calls it with the same r. Waits for
+// what other kernels write, with as much as can be done before.
 __device__ __forceinline__ void head_row(const HeadRows& p, long long r) {
     const int lane = threadIdx.x % WARP, head_dim = p.x.ne[0];
     const RowIndex at = row_index(p.x, r);
     const int head = at.i1, t = at.i2;
+    if (!p.early) wait_for_inputs();
     // Asked for at once, before any of them is looked at; garbage for dead tokens.
     const int pos = p.pos.data && t < p.pos.ne[0] ? ((const int*)p.pos.data)[t] : 0;
     const int slot = p.slots.data && t < p.slots.ne[0] ? ((const int*)p.slots.data)[t] : -1;
-    if (!is_live(p.x, at) || (p.pos.data && t >= dim(p.pos, 0))) return;
+    const bool live = is_live(p.x, at) && (!p.pos.data || t < dim(p.pos, 0));
+    const Turns turns(p, pos, lane);
+    if (p.early) wait_for_inputs();
+    if (!live) return;
     Normed v = {row_of<const float>(p.x, head, t, at.i3), (const float*)p.weight.data, 1.f};
     if (v.weight) {
         float sum = 0.f;
@@ -78,16 +100,16 @@ __device__ __forceinline__ void head_row(const HeadRows& p, long long r) {
         v.scale = 1.f / sqrtf(warp_sum(sum) / head_dim + p.eps);
     }
     if (!p.slots.data) {
-        turn_and_store(p, v, row_of<float>(p.dst, head, t, at.i3), pos, lane);
+        turn_and_store(p, v, row_of<float>(p.dst, head, t, at.i3), pos, turns, lane);
         return;
     }
     if (t >= dim(p.slots, 0)) return;
     if (slot < 0 || slot >= dim(p.dst, 1)) return;
     if (p.dst.dtype == 1) {
-        turn_and_store(p, v, row_of<half>(p.dst, slot) + head * head_dim, pos, lane);
+        turn_and_store(p, v, row_of<half>(p.dst, slot) + head * head_dim, pos, turns, lane);
     } else if (p.dst.dtype == 30) {
-        turn_and_store(p, v, row_of<__nv_bfloat16>(p.dst, slot) + head * head_dim, pos, lane);
+        turn_and_store(p, v, row_of<__nv_bfloat16>(p.dst, slot) + head * head_dim, pos, turns, lane);
     } else {
-        turn_and_store(p, v, row_of<float>(p.dst, slot) + head * head_dim, pos, lane);
+        turn_and_store(p, v, row_of<float>(p.dst, slot) + head * head_dim, pos, turns, lane);
     }
 }

@@ -5,9 +5,12 @@
 #include "jobs.cuh"
 
 extern "C" __global__ void head_rows(const __grid_constant__ Jobs<HeadRows> jobs) {
-    start();
+    let_next_start();
     int block;
     const HeadRows& p = jobs.job[my_job(jobs, block)];
     const long long r = (long long)block * (blockDim.x / WARP) + threadIdx.x / WARP;
-    if (r < (long long)p.x.ne[1] * p.x.ne[2] * p.x.ne[3]) head_row(p, r);
+    if (r < (long long)p.x.ne[1] * p.x.ne[2] * p.x.ne[3])
+        head_row(p, r);
+    else
+        wait_for_inputs();
 }

@@ -2,7 +2,7 @@
 
 use super::super::kernel::{Answer, Arg, Node};
 use super::grids;
-use crate::graph::{HeadRows, RopeMode, RopeParams};
+use crate::graph::{HeadRows, Origin, RopeMode, RopeParams};
 
 pub fn rope(node: &Node<'_>, params: &RopeParams) -> Option<Answer> {
     let params = HeadRows {
@@ -33,12 +33,21 @@ pub fn head_rows(node: &Node<'_>, params: &HeadRows) -> Option<Answer> {
     };
     let mut args = vec![Arg::Dst, Arg::Src(0), weight, pos, factors, slots];
     args.extend(rope_args(params));
+    args.push(Arg::I32(i32::from(is_early(node, &args[3..6]))));
     Some(
         grids::warps("head_rows", node.src[0])
             .args(args)
             .job()
             .into(),
     )
+}
+
+/// Whether the operands among `args` were there before the first kernel of a step.
+fn is_early(node: &Node<'_>, args: &[Arg]) -> bool {
+    args.iter().all(|arg| match arg {
+        Arg::Src(i) => matches!(node.src[*i].origin, Origin::Input(_) | Origin::Weight),
+        _ => true,
+    })
 }
 
 /// Coefficients, eps, n_rot, neox, magnitude.
