@@ -10,6 +10,7 @@ use super::view::View;
 use super::{Ctx, Node, simd_f16, simd_math};
 use crate::graph::{AttnParams, op::AttnShape};
 use crate::quant::DType;
+use std::ops::Range;
 
 /// Cells of a tile: 64 scores are four AVX-512 registers.
 const TILE: usize = 64;
@@ -41,19 +42,21 @@ fn tile_tokens(shape: &AttnShape) -> usize {
     (ROWS / (shape.n_head / shape.n_head_kv)).max(1)
 }
 
-/// f32 values of a thread's scratch, by part: q, k (transposed), v, scores,
-/// output, running max, running sum.
-fn parts(shape: &AttnShape) -> [usize; 7] {
+/// f32 values of a thread's scratch, by part: q (transposed), k, v, scores (of a cell one
+/// after the other), output, running max, running sum, what is kept of the output.
+fn parts(shape: &AttnShape) -> [usize; 8] {
     let m = tile_tokens(shape) * (shape.n_head / shape.n_head_kv);
     let hd_v = shape.head_dim_v.next_multiple_of(16);
+    let width = m.next_multiple_of(16);
     [
-        m * shape.head_dim_k,
-        shape.head_dim_k * TILE,
+        shape.head_dim_k * width,
+        TILE * shape.head_dim_k,
         TILE * hd_v,
-        m * TILE,
+        TILE * width,
         m * hd_v,
-        m.next_multiple_of(16),
-        m.next_multiple_of(16),
+        width,
+        width,
+        width,
     ]
 }
 
@@ -147,29 +150,21 @@ impl Job<'_> {
         &cells[..n]
     }
 
-    fn tile(
-        &self,
-        tokens: std::ops::Range<usize>,
-        heads: std::ops::Range<usize>,
-        scratch: &mut [f32],
-    ) {
+    fn tile(&self, tokens: Range<usize>, heads: Range<usize>, scratch: &mut [f32]) {
         let shape = self.shape;
         let (hd_k, hd_v) = (shape.head_dim_k, shape.head_dim_v);
         let ldv = hd_v.next_multiple_of(16);
         let m = tokens.len() * heads.len();
         let sizes = parts(shape);
         let mut rest = scratch;
-        let [q, k, v, s, o, max, sum] = sizes.map(|len| {
+        let [q, k, v, s, o, max, sum, keep] = sizes.map(|len| {
             let (part, tail) = std::mem::take(&mut rest).split_at_mut(len);
             rest = tail;
             part
         });
-        for (i, t) in tokens.clone().enumerate() {
-            for (j, h) in heads.clone().enumerate() {
-                let row = &mut q[(i * heads.len() + j) * hd_k..][..hd_k];
-                row.copy_from_slice(self.q.row([h, t, 0]));
-            }
-        }
+        let width = m.next_multiple_of(16);
+        self.load_q(&tokens, &heads, &mut q[..hd_k * width]);
+        let [max, sum, keep] = [max, sum, keep].map(|x| &mut x[..width]);
         o[..m * ldv].fill(0.0);
         max.fill(f32::NEG_INFINITY);
         sum.fill(0.0);
@@ -182,20 +177,19 @@ impl Job<'_> {
                 break;
             }
             self.load(cells, head_kv, k, v);
-            s[..m * TILE].fill(0.0);
+            let n = cells.len();
+            let s = &mut s[..n * width];
+            s.fill(0.0);
             let simd = self.ctx.simd;
-            simd_math::gemm(simd, [m, TILE, hd_k], q, k, s, [hd_k, TILE, TILE]);
-            for r in 0..m {
-                let t = tokens.start + r / heads.len();
-                let row = &mut s[r * TILE..(r + 1) * TILE];
-                let keep = self.softmax_row(t, cells, row, &mut max[r], &mut sum[r]);
+            simd_math::gemm(simd, [n, width, hd_k], (k, 1), q, s, [hd_k, width, width]);
+            self.mask(&tokens, heads.len(), cells, s);
+            simd_math::softmax_columns(simd, s, max, sum, keep);
+            for (o, &keep) in o.chunks_exact_mut(ldv).zip(&*keep) {
                 if keep != 1.0 {
-                    o[r * ldv..r * ldv + hd_v]
-                        .iter_mut()
-                        .for_each(|o| *o *= keep);
+                    o.iter_mut().for_each(|o| *o *= keep);
                 }
             }
-            simd_math::gemm(simd, [m, ldv, cells.len()], s, v, o, [TILE, ldv, ldv]);
+            simd_math::gemm(simd, [m, ldv, n], (s, width), v, o, [1, ldv, ldv]);
         }
         for (i, t) in tokens.enumerate() {
             for (j, h) in heads.clone().enumerate() {
@@ -205,6 +199,56 @@ impl Job<'_> {
                 self.store(t, h, &o[r * ldv..r * ldv + hd_v], scale);
             }
         }
+    }
+
+    /// Heads of tokens, times the scale of their scores, side by side: `[head_dim, rows]`,
+    /// zeros beyond.
+    fn load_q(&self, tokens: &Range<usize>, heads: &Range<usize>, q: &mut [f32]) {
+        let width = q.len() / self.shape.head_dim_k;
+        q.fill(0.0);
+        for (i, t) in tokens.clone().enumerate() {
+            let scale = self.scale(t);
+            for (j, h) in heads.clone().enumerate() {
+                let to = q[i * heads.len() + j..].iter_mut().step_by(width);
+                for (to, x) in to.zip(self.q.row([h, t, 0])) {
+                    *to = x * scale;
+                }
+            }
+        }
+    }
+
+    /// Caps scores `[cells, rows]`, and hides those of cells that a token does not see.
+    fn mask(&self, tokens: &Range<usize>, n_heads: usize, cells: &[usize], s: &mut [f32]) {
+        if let Some(cap) = self.params.softcap {
+            s.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+        }
+        // What the first and the last position see, those between do.
+        let by_pos = |t: &usize| self.pos[*t];
+        let ends = [
+            tokens.clone().min_by_key(by_pos),
+            tokens.clone().max_by_key(by_pos),
+        ];
+        let width = s.len() / cells.len();
+        for (&c, row) in cells.iter().zip(s.chunks_exact_mut(width)) {
+            if ends.iter().flatten().all(|&t| self.sees(t, c)) {
+                continue;
+            }
+            for (t, scores) in tokens.clone().zip(row.chunks_exact_mut(n_heads)) {
+                if !self.sees(t, c) {
+                    scores.fill(f32::NEG_INFINITY);
+                }
+            }
+        }
+    }
+
+    /// What the scores of a token are multiplied with.
+    fn scale(&self, t: usize) -> f32 {
+        self.params
+            .temperature
+            .map_or(self.params.scale, |(beta, len)| {
+                let step = (self.pos[t].max(0) as u32 / len.max(1)) as f32;
+                self.params.scale * (1.0 + beta * step.ln_1p())
+            })
     }
 
     /// One head of one token: rows of K and V are used as they are read.
@@ -254,13 +298,7 @@ impl Job<'_> {
         sum: &mut f32,
     ) -> f32 {
         let n = cells.len();
-        let scale = self
-            .params
-            .temperature
-            .map_or(self.params.scale, |(beta, len)| {
-                let step = (self.pos[t].max(0) as u32 / len.max(1)) as f32;
-                self.params.scale * (1.0 + beta * step.ln_1p())
-            });
+        let scale = self.scale(t);
         for (x, &c) in row.iter_mut().zip(cells) {
             *x *= scale;
             if let Some(cap) = self.params.softcap {
@@ -288,22 +326,15 @@ impl Job<'_> {
         keep
     }
 
-    /// Brings a tile of K (transposed: `[head_dim, TILE]`) and V to f32. There are no
-    /// cells that no token sees: a weight of 0 would not silence infinities in them.
+    /// Brings a tile of K and V to f32. There are no cells that no token sees: a weight of 0
+    /// would not silence infinities in them.
     fn load(&self, cells: &[usize], head_kv: usize, k: &mut [f32], v: &mut [f32]) {
         let (hd_k, hd_v) = (self.shape.head_dim_k, self.shape.head_dim_v);
-        let ldv = hd_v.next_multiple_of(16);
-        let mut row = [0.0f32; 1024];
-        for (i, &c) in cells.iter().enumerate() {
-            for (j, part) in (0..hd_k).step_by(row.len()).enumerate() {
-                let len = row.len().min(hd_k - part);
-                self.load_row(&self.k, c, head_kv * hd_k + part, &mut row[..len]);
-                for (d, x) in row[..len].iter().enumerate() {
-                    k[(j * row.len() + d) * TILE + i] = *x;
-                }
-            }
-            let v = &mut v[i * ldv..i * ldv + hd_v];
-            self.load_row(&self.v, c, head_kv * hd_v, v);
+        let k = k.chunks_exact_mut(hd_k);
+        let v = v.chunks_exact_mut(hd_v.next_multiple_of(16));
+        for (&c, (k, v)) in cells.iter().zip(k.zip(v)) {
+            self.load_row(&self.k, c, head_kv * hd_k, k);
+            self.load_row(&self.v, c, head_kv * hd_v, &mut v[..hd_v]);
         }
     }
 

@@ -137,6 +137,55 @@ multiversion! {
     pub fn exp_minus(x: &mut [f32], max: f32) -> f32 = exp_minus_body
 }
 
+#[inline(always)]
+fn softmax_columns_body<const FMA: bool>(
+    x: &mut [f32],
+    max: &mut [f32],
+    sum: &mut [f32],
+    keep: &mut [f32],
+) {
+    let width = max.len();
+    for at in (0..width).step_by(LANES) {
+        let part = |x: &[f32]| -> [f32; LANES] { std::array::from_fn(|l| x[at + l]) };
+        let (old, mut top) = (part(max), part(max));
+        for row in x.chunks_exact(width) {
+            for l in 0..LANES {
+                let v = row[at + l];
+                // NaN wins, or a damaged column would look masked.
+                top[l] = if v <= top[l] { top[l] } else { v };
+            }
+        }
+        let shift = top.map(|t| if t == f32::NEG_INFINITY { 0.0 } else { t });
+        let mut factor = [0.0; LANES];
+        for l in 0..LANES {
+            factor[l] = exp::<FMA>(old[l] - shift[l]);
+        }
+        let mut total = part(sum);
+        for l in 0..LANES {
+            total[l] *= factor[l];
+        }
+        for row in x.chunks_exact_mut(width) {
+            let row = &mut row[at..at + LANES];
+            for l in 0..LANES {
+                row[l] = exp::<FMA>(row[l] - shift[l]);
+                total[l] += row[l];
+            }
+        }
+        max[at..at + LANES].copy_from_slice(&top);
+        sum[at..at + LANES].copy_from_slice(&total);
+        keep[at..at + LANES].copy_from_slice(&factor);
+    }
+}
+
+multiversion! {
+    /// One step of a running softmax down the columns of `x [n, width]`, which become
+    /// `exp(x - max)`; `width` is a multiple of 16. `max` and `sum` go on from what they
+    /// were; what was summed up with weights before is to be multiplied with `keep`.
+    pub fn softmax_columns(
+        x: &mut [f32], max: &mut [f32], sum: &mut [f32], keep: &mut [f32]
+    ) = softmax_columns_body
+}
+
 /// `ln(1 + e^x)`; above 20 x itself, as ggml has it.
 pub fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
@@ -200,7 +249,7 @@ multiversion! {
 #[inline(always)]
 fn gemm_body<const FMA: bool>(
     dims: [usize; 3],
-    a: &[f32],
+    (a, step): (&[f32], usize),
     b: &[f32],
     c: &mut [f32],
     strides: [usize; 3],
@@ -219,7 +268,7 @@ fn gemm_body<const FMA: bool>(
                 let b = &b[p * ldb + j..p * ldb + j + width];
                 line[..width].copy_from_slice(b);
                 for r in 0..rows {
-                    let a = a[(i + r) * lda + p];
+                    let a = a[(i + r) * lda + p * step];
                     for l in 0..LANES {
                         acc[r][l] = fma::<FMA>(a, line[l], acc[r][l]);
                     }
@@ -238,14 +287,14 @@ fn gemm_body<const FMA: bool>(
 mod x86 {
     use std::arch::x86_64::*;
 
-    /// As `gemm_body`, 4 rows by 32 columns in registers. `n % 16 == 0`.
+    /// As `gemm_body`, 8 rows by 32 columns in registers. `n % 16 == 0`.
     ///
     /// # Safety
     /// The slices hold what `dims` and `strides` say (checked by the caller).
     #[target_feature(enable = "avx512f")]
     pub unsafe fn gemm_avx512(
         [m, n, k]: [usize; 3],
-        a: *const f32,
+        (a, step): (*const f32, usize),
         b: *const f32,
         c: *mut f32,
         [lda, ldb, ldc]: [usize; 3],
@@ -259,11 +308,11 @@ mod x86 {
                 while i < m {
                     let (a, c) = (a.add(i * lda), c.add(i * ldc + j));
                     let b = b.add(j);
-                    i += match (m - i >= 4, wide) {
-                        (true, true) => tile::<4, 2>(k, a, b, c, lda, ldb, ldc),
-                        (true, false) => tile::<4, 1>(k, a, b, c, lda, ldb, ldc),
-                        (false, true) => tile::<1, 2>(k, a, b, c, lda, ldb, ldc),
-                        (false, false) => tile::<1, 1>(k, a, b, c, lda, ldb, ldc),
+                    i += match (m - i, wide) {
+                        (8.., true) => tile::<8, 2>(k, (a, lda, step), (b, ldb), (c, ldc)),
+                        (8.., false) => tile::<8, 1>(k, (a, lda, step), (b, ldb), (c, ldc)),
+                        (_, true) => tile::<1, 2>(k, (a, lda, step), (b, ldb), (c, ldc)),
+                        (_, false) => tile::<1, 1>(k, (a, lda, step), (b, ldb), (c, ldc)),
                     };
                 }
                 j += if wide { 32 } else { 16 };
@@ -275,12 +324,9 @@ mod x86 {
     #[target_feature(enable = "avx512f")]
     unsafe fn tile<const R: usize, const W: usize>(
         k: usize,
-        a: *const f32,
-        b: *const f32,
-        c: *mut f32,
-        lda: usize,
-        ldb: usize,
-        ldc: usize,
+        (a, lda, step): (*const f32, usize, usize),
+        (b, ldb): (*const f32, usize),
+        (c, ldc): (*mut f32, usize),
     ) -> usize {
         let mut acc = [[_mm512_setzero_ps(); W]; R];
         // SAFETY: the caller's promise.
@@ -289,7 +335,7 @@ mod x86 {
                 let line: [__m512; W] =
                     std::array::from_fn(|w| _mm512_loadu_ps(b.add(p * ldb + 16 * w)));
                 for (r, acc) in acc.iter_mut().enumerate() {
-                    let v = _mm512_set1_ps(*a.add(r * lda + p));
+                    let v = _mm512_set1_ps(*a.add(r * lda + p * step));
                     for w in 0..W {
                         acc[w] = _mm512_fmadd_ps(v, line[w], acc[w]);
                     }
@@ -306,36 +352,45 @@ mod x86 {
     }
 }
 
-/// `C[m, n] += A[m, k] * B[k, n]`, rows `lda`, `ldb`, `ldc` apart; `dims` is
-/// `[m, n, k]`, and n a multiple of 16.
+/// `C[m, n] += A[m, k] * B[k, n]`, rows `lda`, `ldb`, `ldc` apart, and the values of a row
+/// of A `step`; `dims` is `[m, n, k]`, and n a multiple of 16.
 pub fn gemm(
     simd: Simd,
     dims: [usize; 3],
-    a: &[f32],
+    a: (&[f32], usize),
     b: &[f32],
     c: &mut [f32],
     strides: [usize; 3],
 ) {
     let [m, n, k] = dims;
     let [lda, ldb, ldc] = strides;
+    let (a, step) = a;
     if m == 0 || n == 0 || k == 0 {
         return;
     }
     assert!(n.is_multiple_of(LANES));
-    assert!(a.len() >= (m - 1) * lda + k);
+    assert!(a.len() > (m - 1) * lda + (k - 1) * step);
     assert!(b.len() >= (k - 1) * ldb + n && c.len() >= (m - 1) * ldc + n);
     #[cfg(target_arch = "x86_64")]
     match simd {
         Simd::Avx512 => {
             // SAFETY: lengths just checked; the machine has AVX-512.
-            unsafe { x86::gemm_avx512(dims, a.as_ptr(), b.as_ptr(), c.as_mut_ptr(), strides) };
+            unsafe {
+                x86::gemm_avx512(
+                    dims,
+                    (a.as_ptr(), step),
+                    b.as_ptr(),
+                    c.as_mut_ptr(),
+                    strides,
+                )
+            };
             return;
         }
         Simd::Avx2 | Simd::Scalar => {}
     }
-    gemm_other(simd, dims, a, b, c, strides);
+    gemm_other(simd, dims, (a, step), b, c, strides);
 }
 
 multiversion! {
-    fn gemm_other(dims: [usize; 3], a: &[f32], b: &[f32], c: &mut [f32], strides: [usize; 3]) = gemm_body
+    fn gemm_other(dims: [usize; 3], a: (&[f32], usize), b: &[f32], c: &mut [f32], strides: [usize; 3]) = gemm_body
 }
