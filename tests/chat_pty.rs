@@ -147,8 +147,8 @@ fn forty_pasted_lines_are_one_message() {
     terminal.types(&format!("\x1b[200~{}\x1b[201~", lines.join("\r")));
     terminal.sees("line 40");
     terminal.types("\r");
-    terminal.says("/context", "1 turns");
-    terminal.says("/save chat.json", "chat.json: 1 turns");
+    terminal.says("/context", "1 turn");
+    terminal.says("/save chat.json", "chat.json: 1 turn");
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
     let saved = json(folder.path().join("chat.json"));
@@ -161,7 +161,7 @@ fn blocks_backslashes_and_wide_characters_are_typed() {
     let folder = folder();
     let mut terminal = chat(folder.path(), "-n 4");
     terminal.types("\"\"\"\r/help\rtwo\"\"\"\r");
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     terminal.types("one\\\rtwo\r");
     terminal.says("/context", "2 turns");
     // Two backspaces take two characters, not bytes or columns.
@@ -184,7 +184,7 @@ fn ctrl_c_stops_a_reply_and_clears_a_line() {
     terminal.sees("Once");
     terminal.types(CTRL_C);
     terminal.sees("> ");
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     // The half that was said stays, and another turn follows.
     terminal.types("What is rain?\r");
     terminal.sees("Rain");
@@ -208,15 +208,15 @@ fn a_chat_that_was_killed_goes_on() {
     let flags = "-n 12 --session s.json";
     let mut terminal = chat(folder.path(), flags);
     terminal.types("Hello!\r");
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     terminal.types("What is rain?\r");
     terminal.says("/context", "2 turns");
     terminal.says("/undo", "taken back: What is rain?");
-    terminal.says("/save chat.json", "chat.json: 1 turns");
+    terminal.says("/save chat.json", "chat.json: 1 turn");
     terminal.kill(Signal::SIGKILL);
     assert_eq!(terminal.ends(), -9);
     let mut terminal = chat(folder.path(), flags);
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     terminal.types("What are you?\r");
     // All but the new message is in the cache.
     terminal.types("/stats\r");
@@ -269,7 +269,7 @@ fn a_window_may_change_while_a_reply_streams() {
     terminal.types(CTRL_C);
     terminal.sees("> ");
     terminal.resize(60);
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
 }
@@ -279,10 +279,10 @@ fn lines_are_remembered_for_the_user_alone() {
     let folder = folder();
     let mut terminal = chat(folder.path(), "-n 4");
     terminal.types("What is the capital of France?\r");
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     // The message is edited, and sent instead.
     terminal.types("/edit\r");
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     terminal.says("/undo", "taken back: What is the capital of Spain?");
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
@@ -296,7 +296,7 @@ fn lines_are_remembered_for_the_user_alone() {
     terminal.types("\x12capital");
     terminal.sees("What is the capital of France?");
     terminal.types("\r");
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
 }

@@ -65,6 +65,14 @@ fn completions_offer_commands_and_long_flags() {
             "{shell}"
         );
     }
+    // Bash jumps from one to the other, also in commands with a hyphen.
+    let bash = sandbox.good("completions bash");
+    let chosen = bash
+        .lines()
+        .filter_map(|l| l.trim().strip_prefix("cmd=\"")?.strip_suffix('"'));
+    for label in chosen.filter(|c| !c.is_empty()) {
+        assert!(bash.contains(&format!("\n        {label})\n")), "{label}");
+    }
     sandbox.bad("completions nush", 2, &["nush", "bash"]);
 }
 

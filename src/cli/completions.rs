@@ -5,6 +5,7 @@ use super::args::{Cli, CompletionsArgs, ManArgs};
 use super::output::Product;
 use crate::Error;
 use clap::CommandFactory;
+use clap_complete::Shell;
 use std::io::Write;
 
 /// Runs `completions`. Single-dash spellings such as `-ngl` are left out: shells offer
@@ -15,8 +16,14 @@ pub fn run(args: CompletionsArgs) -> anyhow::Result<()> {
     // It panics where it cannot write, so not to stdout, which may be closed.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
+    let mut script = String::from_utf8_lossy(&script).into_owned();
+    if args.shell == Shell::Bash {
+        // clap_complete 4.6 gives the parts of a program's name with a hyphen other labels
+        // than it jumps to, so nothing was completed after a command.
+        script = script.replace("llama__subcmd__rs__", "llama__rs__");
+    }
     let mut product = Product::stdout();
-    product.write_all(&script)?;
+    product.write_all(script.as_bytes())?;
     product.flush()?;
     Ok(())
 }

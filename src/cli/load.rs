@@ -211,7 +211,7 @@ pub fn need_room(n_prompt: usize, n_ctx: usize) -> Result<()> {
     if n_prompt > n_ctx {
         return Err(Error::DoesNotFit(format!(
             "the prompt has {n_prompt} tokens, the context holds {n_ctx}; \
-             shorten the prompt or raise -c"
+             shorten it (a chat with /undo or /clear) or raise -c"
         )));
     }
     Ok(())

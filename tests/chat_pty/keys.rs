@@ -11,7 +11,7 @@ fn ctrl_d_counts_while_a_reply_comes_and_in_a_block() {
     terminal.types(CTRL_D);
     terminal.sees("ends the message");
     terminal.types("\"\"\"\r");
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     terminal.types("Tell me a story about a fox.\r");
     terminal.sees("Once");
     terminal.types(CTRL_D);
@@ -28,7 +28,7 @@ fn bytes_that_are_not_utf8_cost_no_chat() {
     terminal.sees("this is not UTF-8");
     terminal.sees("> caf");
     terminal.types("noir\r");
-    terminal.says("/save chat.json", "chat.json: 1 turns");
+    terminal.says("/save chat.json", "chat.json: 1 turn");
     terminal.types(CTRL_D);
     assert_eq!(terminal.ends(), 0);
     let saved = json(folder.path().join("chat.json"));
@@ -50,7 +50,7 @@ fn keys_leave_no_mark_in_a_reply() {
         !more.contains("ahead") && !rest.contains("^C"),
         "{more}{rest}"
     );
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     terminal.types(CTRL_D);
     let (code, settings) = terminal.ends_with_settings();
     assert_eq!(code, 0);
@@ -68,7 +68,7 @@ fn a_paste_keeps_what_stood_before_a_byte_that_is_not_utf8() {
     terminal.sees("caf");
     // Neither the rest of the paste nor the end of its line sends anything.
     terminal.types("!\r");
-    terminal.says("/context", "1 turns");
+    terminal.says("/context", "1 turn");
     // A long one goes on after what the editor had read ahead.
     let rest = "three\r".repeat(400);
     let paste = [b"\x1b[200~one\rtwo \xe9", rest.as_bytes(), b"END\x1b[201~"].concat();

@@ -142,7 +142,7 @@ impl Chat<'_> {
         let text = format!("{:#}\n", self.transcript.to_json());
         write_file::replace(file, &mut |out| out.write_all(text.as_bytes()))?;
         self.written.extend(file.canonicalize());
-        tracing::info!("{}: {} turns", file.display(), self.transcript.n_turns());
+        tracing::info!("{}: {}", file.display(), turns(self.transcript.n_turns()));
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl Chat<'_> {
         self.transcript = transcript;
         self.n_forgotten = 0;
         let n_turns = self.transcript.n_turns();
-        tracing::info!("{}: {n_turns} turns", file.display());
+        tracing::info!("{}: {}", file.display(), turns(n_turns));
         Ok(())
     }
 
@@ -201,9 +201,20 @@ impl Chat<'_> {
             0 => String::new(),
             n => format!(", {n} of them forgotten"),
         };
-        let n_turns = self.transcript.n_turns();
-        tracing::info!("{n_used} of {n_ctx} tokens used; {n_turns} turns{forgotten}");
+        let turns = turns(self.transcript.n_turns());
+        match n_used <= n_ctx {
+            true => tracing::info!("{n_used} of {n_ctx} tokens used; {turns}{forgotten}"),
+            false => tracing::info!("{n_used} tokens, of which {n_ctx} fit; {turns}{forgotten}"),
+        }
         Ok(())
+    }
+}
+
+/// A count of turns.
+pub fn turns(n: usize) -> String {
+    match n {
+        1 => "1 turn".to_string(),
+        n => format!("{n} turns"),
     }
 }
 

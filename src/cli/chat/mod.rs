@@ -252,7 +252,7 @@ impl Chat<'_> {
             self.generator.chain.describe(),
         );
         if let n_turns @ 1.. = self.transcript.n_turns() {
-            tracing::info!("going on after {n_turns} turns");
+            tracing::info!("going on after {}", act::turns(n_turns));
         }
         if to_person {
             tracing::info!("/help lists the commands, /exit leaves");

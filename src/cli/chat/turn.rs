@@ -28,7 +28,7 @@ pub enum OnFull {
     Stop,
     /// The model forgets the oldest turns, not the system prompt
     Shift,
-    /// The reply is dropped, and the program ends
+    /// The reply is not kept, and the program ends
     Error,
 }
 
@@ -117,6 +117,9 @@ impl<'a> Chat<'a> {
         let result = self.respond();
         if self.transcript.last_reply().is_none() {
             self.transcript.pop_turn();
+            if matches!(result, Ok(Finish::Interrupted)) {
+                tracing::info!("stopped before the reply began; the message is not kept");
+            }
         }
         result
     }
@@ -314,21 +317,28 @@ impl<'a> Chat<'a> {
     pub fn context_full(&self) -> Error {
         let session = &self.generator.session;
         let n_ctx = session.n_ctx();
+        let mut remedies = Vec::new();
+        if self.with_person {
+            remedies.push("start over with /clear");
+        }
         // Beyond what it was trained with, a model's answers fall apart.
-        let longer = match n_ctx < session.n_ctx_train() {
-            true => ", raise -c",
-            false => "",
-        };
+        if n_ctx < session.n_ctx_train() {
+            remedies.push("raise -c");
+        }
+        // One turn alone leaves nothing to forget.
+        if self.on_full != OnFull::Shift && self.transcript.n_turns() > 1 {
+            remedies.push("go on with --on-full shift");
+        }
+        if remedies.is_empty() {
+            remedies.push("ask for less");
+        }
         let ends = match self.on_full {
             OnFull::Stop | OnFull::Shift => "so the reply stops here",
-            OnFull::Error => "so there is no reply",
-        };
-        let shift = match self.on_full {
-            OnFull::Shift => "",
-            OnFull::Stop | OnFull::Error => " or go on with --on-full shift",
+            OnFull::Error => "so the reply is not kept",
         };
         Error::DoesNotFit(format!(
-            "the context of {n_ctx} tokens is full, {ends}; start over with /clear{longer}{shift}"
+            "the context of {n_ctx} tokens is full, {ends}; {}",
+            remedies.join(" or ")
         ))
     }
 
