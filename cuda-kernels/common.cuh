@@ -25,8 +25,8 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 // block may start while that one still runs, and waits here until all of it is done
 // and seen. Every block of every kernel does so before it reads what another kernel
 // writes, overwrites what one reads, or ends: otherwise the kernel after it would start
-// too early. Weights, and the live counts, which go up before the first kernel, may be
-// read earlier.
+// too early. Weights, inputs and the live counts, which go up before the first kernel,
+// may be read earlier.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");

@@ -12,9 +12,10 @@ use crate::graph::{AttnParams, op::AttnShape};
 use crate::quant::DType;
 use std::ops::Range;
 
-/// Cells of a tile: 64 scores are four AVX-512 registers.
+/// Cells of a tile.
 const TILE: usize = 64;
-/// Query rows of a tile (tokens times the heads that share a KV head).
+/// Query rows of a tile (tokens times the heads that share a KV head): the scores of a
+/// cell are two AVX-512 registers.
 const ROWS: usize = 32;
 
 /// Up to so many tokens of a sequence, heads go one by one: few tokens have no rows to
@@ -356,3 +357,6 @@ impl Job<'_> {
             .put([t, 0, 0], head * o.len(), o.iter().map(|x| x * scale));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -151,7 +151,7 @@ fn softmax_columns_body<const FMA: bool>(
         for row in x.chunks_exact(width) {
             for l in 0..LANES {
                 let v = row[at + l];
-                // NaN wins, or a damaged column would look masked.
+                // A column of NaN alone must not look masked.
                 top[l] = if v <= top[l] { top[l] } else { v };
             }
         }

@@ -1,8 +1,8 @@
 //! A launch before its operands have addresses: which kernel, which grid,
 //! which arguments.
 
-use super::layout::vec_family;
 use crate::graph::{Graph, Op, Origin, RopeParams, Tensor, TensorId};
+use crate::quant::DType;
 
 /// One launch; `cuda-kernels/` says what each entry does and takes.
 #[derive(Debug, Clone, PartialEq)]
@@ -89,6 +89,15 @@ impl<'a> Node<'a> {
             }),
             _ => None,
         }
+    }
+}
+
+/// Name of the matrix-vector kernel for a type, which some types share
+/// (`cuda-kernels/mul_mat_vec.cu`).
+pub fn vec_family(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Q4K | DType::Q6K => "mixed",
+        _ => dtype.name(),
     }
 }
 

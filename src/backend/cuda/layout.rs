@@ -18,15 +18,6 @@ const UNIT: usize = 32;
 const REARRANGE_THREADS: u32 = 128;
 const GROUPS_A_BLOCK: usize = 4;
 
-/// Name of the matrix-vector kernel for a type, which some types share
-/// (`cuda-kernels/mul_mat_vec.cu`).
-pub fn vec_family(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Q4K | DType::Q6K => "mixed",
-        _ => dtype.name(),
-    }
-}
-
 /// True when weights of this type have kernels (`cuda-kernels/quant/`).
 pub fn has_type(dtype: DType) -> bool {
     QUANT_TYPES.contains(&dtype.name())

@@ -67,7 +67,7 @@ fn rope_args(params: &HeadRows) -> [Arg; 5] {
 mod tests {
     use super::super::tests::tensor;
     use super::*;
-    use crate::graph::Op;
+    use crate::graph::{Input, Op};
 
     fn params() -> RopeParams {
         RopeParams {
@@ -117,6 +117,31 @@ mod tests {
             };
             assert_eq!(args[5], slots, "{h:?}");
             assert_eq!(args[6], Arg::Rope(h.rope), "coefficients follow the views");
+        }
+    }
+
+    /// What another kernel writes may not be read before the wait.
+    #[test]
+    fn only_inputs_and_weights_are_read_early() {
+        let x = tensor([64, 8, 5, 1]);
+        let mut pos = tensor([5, 1, 1, 1]);
+        for (origin, early) in [
+            (Origin::Input(Input::Pos), 1),
+            (Origin::Weight, 1),
+            (Origin::View { offset_bytes: 0 }, 0),
+            (Origin::Op(Op::Cont), 0),
+        ] {
+            let told = format!("{origin:?}");
+            pos.origin = origin;
+            let node = Node {
+                op: Op::Rope(params()),
+                dst: &x,
+                src: vec![&x, &pos],
+                exact: false,
+                rows_beside: 0,
+            };
+            let kernel = rope(&node, &params()).expect("always supported").kernels;
+            assert_eq!(kernel[0].args.last(), Some(&Arg::I32(early)), "{told}");
         }
     }
 }

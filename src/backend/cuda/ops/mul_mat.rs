@@ -1,6 +1,6 @@
 //! MUL_MAT and its fused and expert forms; `cuda-kernels/mul_mat*.cu`.
 
-use super::super::kernel::{Answer, Arg, Kernel, Node, n_rows};
+use super::super::kernel::{Answer, Arg, Kernel, Node, n_rows, vec_family};
 use super::super::layout;
 use super::VEC_TOKENS;
 use crate::graph::{FusedMulMat, Origin, Tensor};
@@ -63,7 +63,7 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     let grid = [tiles.div_ceil(VEC_WARPS / split), y, groups.div_ceil(y)];
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
     let family = match entry {
-        "mul_mat_vec" => layout::vec_family(w.dtype),
+        "mul_mat_vec" => vec_family(w.dtype),
         _ => w.dtype.name(),
     };
     let entry = format!("{entry}_{family}");
