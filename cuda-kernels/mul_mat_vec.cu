@@ -1,4 +1,5 @@
-// mul_mat_vec_<type>: the f16 form of mul_mat_vec.cuh, on tensor cores.
+// mul_mat_vec_<type>: the f16 form of mul_mat_vec.cuh, on tensor cores (Q4_K and Q6_K have
+// one of their own, mul_mat_vec_int.cu).
 //
 // 1 to 8 columns cost nearly the same: weights become f16 fragments in registers, the
 // columns are the eight of an m16n8k16 product. x is put into shared memory as
@@ -116,25 +117,6 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, half
     finish(job, at, outputs, sums, b, ACT_UNSCALE);
 }
 
-// Files mix the types of `mixed`, also among Q, K and V, which then share a launch.
-struct mixed {};
-
-template <class T>
-struct Products {
-    static __device__ __forceinline__ void run(const VecJob& job, int block, half* xs, float* sums) {
-        block_product<T>(job, block, xs, sums);
-    }
-};
-template <>
-struct Products<mixed> {
-    static __device__ __forceinline__ void run(const VecJob& job, int block, half* xs, float* sums) {
-        switch (job.w.dtype) {
-            case Q4_K::ID: return block_product<Q4_K>(job, block, xs, sums);
-            case Q6_K::ID: return block_product<Q6_K>(job, block, xs, sums);
-        }
-    }
-};
-
 #define ENTRY(T)                                                     \
     extern "C" __global__ void __launch_bounds__(VEC_THREADS, 2)     \
         mul_mat_vec_##T(const __grid_constant__ Jobs<VecJob> jobs) { \
@@ -142,7 +124,6 @@ struct Products<mixed> {
         __shared__ float sums[2 * VEC_WARPS * TILE_ROWS * COLUMNS];  \
         int block;                                                   \
         const VecJob& job = jobs.job[my_job(jobs, block)];           \
-        Products<T>::run(job, block, xs, sums);                      \
+        block_product<T>(job, block, xs, sums);                      \
     }
-ENTRY(mixed)
 FOR_EACH_LONE_TYPE(ENTRY)

@@ -92,11 +92,11 @@ __device__ __forceinline__ void nibble_codes(uint32_t w, half2 q[4]) {
 
 // Words of upper bits, BITS (1 or 2) a number: a word holds the upper bits of 4 / BITS
 // nibble words (slots), each shifted once for two pairs, which lie 4 bits apart as their
-// nibbles do.
+// nibbles do. Two bits: those of a byte belong to the nibbles of the same byte.
 template <int BITS>
 __host__ __device__ constexpr int upper_at(int slot, int i) {
-    const int j = 2 * slot + i / 4, a_byte = 4 / BITS;
-    return j % a_byte * BITS + j / a_byte * 8 + i / 2 % 2 * 4 + i % 2 * 16;
+    const int j = 2 * slot + i / 4, pair = i / 2 % 2 * 4 + i % 2 * 16;
+    return BITS == 1 ? j % 4 + j / 4 * 8 + pair : slot * 2 + i / 4 * 8 + pair;
 }
 
 template <int BITS, int SLOT, int OFFSET>
@@ -113,19 +113,23 @@ __device__ __forceinline__ void tall_codes(uint32_t low, uint32_t upper, half2 q
 }
 
 // Eight 6-bit numbers in the low (at = 0) or high (at = 16) halves of three words: two
-// in the lower twelve bits of each, numbers 6 and 7 in the four bits left over.
+// in the lower twelve bits of each, and of numbers 6 and 7 together four bits in the rest.
 __device__ __forceinline__ void pack_six_bits(const uint32_t v[8], int at, uint32_t w[3]) {
-    w[0] |= (v[0] | v[1] << 6 | (v[6] & 15) << 12) << at;
-    w[1] |= (v[2] | v[3] << 6 | (v[7] & 15) << 12) << at;
-    w[2] |= (v[4] | v[5] << 6 | (v[6] >> 4) << 12 | (v[7] >> 4) << 14) << at;
+    const uint32_t last = v[6] | v[7] << 6;
+    for (int i = 0; i < 3; i++) w[i] |= (v[2 * i] | v[2 * i + 1] << 6 | (last >> (4 * i) & 15) << 12) << at;
+}
+
+// Numbers 6 and 7 of both halves, as words have numbers 2 i and 2 i + 1.
+__device__ __forceinline__ uint32_t last_six_bits(uint32_t a, uint32_t b, uint32_t c) {
+    return and_or(c >> 4, 0x0f000f00, and_or(b >> 8, 0x00f000f0, a >> 12 & 0x000f000f));
 }
 
 // Number U of the low and of the high halves, less `offset`.
 template <int U>
 __device__ __forceinline__ half2 six_bits(uint32_t a, uint32_t b, uint32_t c, float offset = 0.f) {
     uint32_t w = (U < 2 ? a : U < 4 ? b : c) >> (U % 2 * 6);
-    if (U == 6) w = (a >> 12 & 0x000f000f) | (c >> 8 & 0x00300030);
-    if (U == 7) w = (b >> 12 & 0x000f000f) | (c >> 10 & 0x00300030);
+    if (U == 6) w = (a >> 12 & 0x000f000f) | (b >> 8 & 0x00300030);
+    if (U == 7) w = (b >> 14 & 0x00030003) | (c >> 10 & 0x003c003c);
     return small_ints(w, 0x003f003f, offset);
 }
 

@@ -3,6 +3,7 @@
 
 use super::bind::{Addresses, Launch, Place};
 use super::cells::Cells;
+use super::chain::Chains;
 use super::context::Context;
 use super::exec::{CudaExecutable, Inputs, Memory, Output, States};
 use super::kernel::{Kernel, Node, View};
@@ -16,7 +17,7 @@ use crate::backend::{Backend, Counter, Executable, Held};
 use crate::error::{Error, Result};
 use crate::graph::{CacheId, Graph, Origin, Plan, TensorId};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// One GPU as a backend.
 pub struct CudaBackend {
@@ -32,6 +33,8 @@ pub struct CudaBackend {
     /// Constants of kernels, by content.
     tables: Arc<Mutex<HashMap<Vec<u8>, DeviceBuffer>>>,
     states: Arc<Mutex<States>>,
+    /// Looked for when a graph of one token is compiled first.
+    chains: OnceLock<Option<Chains>>,
     cells: Arc<Mutex<Cells>>,
     /// Bytes of the inputs of executables.
     own: Counter,
@@ -75,6 +78,7 @@ impl CudaBackend {
             arena: Mutex::default(),
             tables: Arc::default(),
             states: Arc::default(),
+            chains: OnceLock::new(),
             own: Counter::default(),
         })
     }
@@ -118,6 +122,15 @@ impl CudaBackend {
         let address = table.address();
         tables.insert(bytes.to_vec(), table);
         Ok(address)
+    }
+
+    /// Whether and how products become chains here.
+    fn chains(&self) -> Result<Option<&Chains>> {
+        if self.chains.get().is_none() {
+            let found = Chains::open(&self.context, &self.stream, |k, n| self.state(k, n))?;
+            let _ = self.chains.set(found);
+        }
+        Ok(self.chains.get().and_then(Option::as_ref))
     }
 
     /// Device address of what `kernel` keeps between launches, zeroed once.
@@ -214,12 +227,17 @@ impl Backend for CudaBackend {
                 launches.extend(apart);
             }
         }
+        let n_tokens = inputs.n_tokens();
+        if n_tokens == 1
+            && let Some(chains) = self.chains()?
+        {
+            launches = chains.link(&self.context, launches, |bytes| self.table(bytes))?;
+        }
         let outputs = graph.outputs.iter().map(|&id| {
             let place = binder.place(id, Form::Plain)?;
             Output::new(&self.context, graph.get(id), place.view.data)
         });
         let outputs = outputs.collect::<Result<Vec<_>>>()?;
-        let n_tokens = inputs.n_tokens();
         let memory = Memory {
             _arena: arena,
             _weights: self.weights.clone(),

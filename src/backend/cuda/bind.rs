@@ -3,7 +3,7 @@
 
 use super::context::{Context, Function};
 use super::kernel::{Arg, Kernel, View};
-use super::stream::Stream;
+use super::stream::{Start, Stream};
 use crate::error::{Error, Result};
 use crate::graph::RopeParams;
 use std::ffi::c_void;
@@ -36,6 +36,8 @@ pub struct Launch {
     jobs: Vec<(u32, Vec<u64>)>,
     reads: Vec<Range<u64>>,
     writes: Vec<Range<u64>>,
+    /// All blocks run at once, or the launch fails.
+    cooperative: bool,
 }
 
 /// Addresses that arguments may ask for besides operands.
@@ -159,6 +161,7 @@ impl Launch {
                 .chain(kept)
                 .map(|p| p.range.clone())
                 .collect(),
+            cooperative: false,
         };
         if kernel.job {
             launch.jobs.push((0, packed(&values)));
@@ -170,6 +173,35 @@ impl Launch {
             launch.values.extend(packed(std::slice::from_ref(value)));
         }
         Ok(launch)
+    }
+
+    /// A launch of `kernel` with all its blocks at once; `values` are its arguments.
+    pub fn cooperative(context: &Context, kernel: &Kernel, values: Vec<u64>) -> Result<Launch> {
+        let function = context.function(&kernel.entry)?;
+        context.allow_shared(function, kernel.shared_bytes)?;
+        Ok(Launch {
+            function,
+            entry: kernel.entry.clone(),
+            grid: kernel.grid,
+            block: kernel.block,
+            shared_bytes: kernel.shared_bytes,
+            params: (0..values.len()).collect(),
+            values,
+            jobs: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            cooperative: true,
+        })
+    }
+
+    /// Name of the kernel.
+    pub fn entry(&self) -> &str {
+        &self.entry
+    }
+
+    /// The arguments of each job.
+    pub fn jobs(&self) -> impl Iterator<Item = &[u64]> {
+        self.jobs.iter().map(|job| job.1.as_slice())
     }
 
     /// `Jobs` of `cuda-kernels/jobs.cuh` as the one parameter.
@@ -233,7 +265,10 @@ impl Launch {
                 self.function,
                 self.grid,
                 (self.block, self.shared_bytes),
-                DEPENDENT,
+                Start {
+                    dependent: DEPENDENT,
+                    cooperative: self.cooperative,
+                },
                 &mut params,
             )
         };

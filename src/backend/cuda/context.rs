@@ -106,6 +106,17 @@ impl Context {
         self.info.compute_capability
     }
 
+    /// Multiprocessors of the GPU, or of the part of it that this process has.
+    pub fn multiprocessors(&self) -> Result<u32> {
+        let which = Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        device::attribute(self.device, which).map_err(|e| e.error())
+    }
+
+    /// Shared memory that a block may have, in bytes.
+    pub fn max_shared_bytes(&self) -> u32 {
+        self.max_shared_bytes
+    }
+
     /// Free and total memory in bytes.
     pub fn mem_info(&self) -> Result<(usize, usize)> {
         self.make_current()?;

@@ -4,12 +4,14 @@
 //! becomes, `layout` how weights will lie, `demand` how much memory it all takes, `overhead` what the driver takes besides. With
 //! one: `device` finds it, `context` opens it, `memory` and `stream` are its memory and
 //! its queues; `weights` brings weights there, `cells` the list of who sits where in the
-//! KV cache. `backend` and `bind` give a graph addresses, `exec` runs it.
+//! KV cache. `backend` and `bind` give a graph addresses, `chain` makes one launch of matrix
+//! products that follow each other, `exec` runs it.
 
 mod backend;
 pub mod bandwidth;
 mod bind;
 mod cells;
+mod chain;
 pub mod context;
 mod demand;
 pub mod device;

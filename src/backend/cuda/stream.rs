@@ -11,6 +11,16 @@ use cudarc::driver::sys::{
 use std::ffi::c_void;
 use std::sync::Arc;
 
+/// When a launch may start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Start {
+    /// Before what is on the stream is done, for which it waits itself
+    /// (`cuda-kernels/common.cuh`); GPUs before sm_90 start it afterwards.
+    pub dependent: bool,
+    /// With all its blocks at once, or not at all.
+    pub cooperative: bool,
+}
+
 /// A queue of copies and launches that run in order, apart from other streams.
 #[derive(Debug)]
 pub struct Stream {
@@ -103,9 +113,7 @@ impl Stream {
         )
     }
 
-    /// Launches `function` with `grid` blocks of `block` threads. A
-    /// `dependent` one may start before what is on the stream is done, and waits for it
-    /// itself (`cuda-kernels/common.cuh`); GPUs before sm_90 start it afterwards.
+    /// Launches `function` with `grid` blocks of `block` threads.
     ///
     /// # Safety
     /// `params` points to one value for each parameter of the kernel, in order and of
@@ -117,18 +125,25 @@ impl Stream {
         function: Function,
         grid: [u32; 3],
         (block, shared_bytes): (u32, u32),
-        dependent: bool,
+        start: Start,
         params: &mut [*mut c_void],
     ) -> Result<()> {
         self.context.make_current()?;
         let [x, y, z] = grid;
-        let mut serialization = CUlaunchAttribute {
-            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-            // SAFETY: a union of plain numbers.
-            ..unsafe { std::mem::zeroed() }
-        };
-        serialization.value.programmaticStreamSerializationAllowed = 1;
-        let early = dependent && self.context.compute_capability() >= (9, 0);
+        // SAFETY: a union of plain numbers.
+        let mut attributes: [CUlaunchAttribute; 2] = unsafe { std::mem::zeroed() };
+        let mut n = 0;
+        if start.dependent && self.context.compute_capability() >= (9, 0) {
+            attributes[n].id =
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes[n].value.programmaticStreamSerializationAllowed = 1;
+            n += 1;
+        }
+        if start.cooperative {
+            attributes[n].id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attributes[n].value.cooperative = 1;
+            n += 1;
+        }
         let config = CUlaunchConfig {
             gridDimX: x,
             gridDimY: y,
@@ -138,10 +153,10 @@ impl Stream {
             blockDimZ: 1,
             sharedMemBytes: shared_bytes,
             hStream: self.raw,
-            attrs: &mut serialization,
-            numAttrs: u32::from(early),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: n as u32,
         };
-        // SAFETY: the caller's promise; the attribute outlives the call.
+        // SAFETY: the caller's promise; the attributes outlive the call.
         let result = unsafe {
             sys::cuLaunchKernelEx(
                 &config,

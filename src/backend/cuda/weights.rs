@@ -4,7 +4,7 @@
 use super::layout::{self, Rearrange};
 use super::lower::{self, Form};
 use super::memory::{self, DeviceBuffer, PinnedBuffer};
-use super::stream::{Event, Stream};
+use super::stream::{Event, Start, Stream};
 use crate::backend::cpu::Storage;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Tensor, TensorId};
@@ -231,7 +231,7 @@ unsafe fn rearrange(stream: &Stream, launch: &Rearrange, src: u64, dst: u64) -> 
             function,
             [launch.grid, 1, 1],
             (launch.block, 0),
-            false,
+            Start::default(),
             &mut params,
         )
     }

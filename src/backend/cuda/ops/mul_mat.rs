@@ -21,8 +21,15 @@ const MOST_WARPS: usize = 132 * 16;
 /// weights are short.
 const MOST_SPLIT: usize = 8;
 const MOST_SPLIT_EXACT: usize = 4;
+/// Blocks of the integer form that run at once: two on each of 132 SMs.
+const INT_BLOCKS: usize = 264;
+/// `X_BYTES` and `MOST_GROUPS` of `mul_mat_vec_int.cu`.
+const X_BYTES: usize = 72 << 10;
+const MOST_GROUPS: usize = 128;
+/// Values of x that share a scale there.
+const X_GROUP: usize = 256;
 /// Largest y and z dimension of a grid, rounded down to a handy number.
-const MOST_GROUPS: usize = 32768;
+const MOST_COLUMN_GROUPS: usize = 32768;
 /// `moe_bucket` keeps this many counters.
 pub const MOST_EXPERTS: usize = 1024;
 
@@ -46,6 +53,8 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
         None if x.ne[2..] == [1, 1] => (x.ne[1].div_ceil(COLUMNS), 1, x.ne[1]),
         None => return None,
     };
+    let n_groups = w.ne[0] / X_GROUP;
+    let int = !node.exact && vec_family(w.dtype) == "mixed" && n_groups <= MOST_GROUPS;
     let counted = if n_tokens <= VEC_TOKENS {
         of_one
     } else {
@@ -53,21 +62,39 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     };
     let (entry, most) = match (node.exact, w.dtype) {
         (_, DType::F32) => ("mul_mat_vec_exact", MOST_SPLIT),
-        (true, _) => ("mul_mat_vec_exact", MOST_SPLIT_EXACT),
-        (false, _) => ("mul_mat_vec", MOST_SPLIT),
+        (false, _) if int => ("mul_mat_vec", MOST_SPLIT),
+        (false, d) if vec_family(d) != "mixed" => ("mul_mat_vec", MOST_SPLIT),
+        _ => ("mul_mat_vec_exact", MOST_SPLIT_EXACT),
     };
     let tiles = w.ne[1].div_ceil(TILE_ROWS);
     let all_tiles = tiles + node.rows_beside.div_ceil(TILE_ROWS);
-    let split = split(all_tiles * counted, w.ne[0].div_ceil(256), most);
-    let y = groups.min(MOST_GROUPS);
-    let grid = [tiles.div_ceil(VEC_WARPS / split), y, groups.div_ceil(y)];
-    let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
-    let family = match entry {
-        "mul_mat_vec" => vec_family(w.dtype),
-        _ => w.dtype.name(),
+    let y = groups.min(MOST_COLUMN_GROUPS);
+    // Blocks along the rows, and `split` of `VecJob`: there row tiles of a block.
+    let (blocks, split) = match int {
+        true => {
+            let of_block = (all_tiles * groups).div_ceil(INT_BLOCKS);
+            (tiles.div_ceil(of_block), of_block)
+        }
+        false => {
+            let split = split(all_tiles * counted, w.ne[0].div_ceil(256), most);
+            (tiles.div_ceil(VEC_WARPS / split), split)
+        }
     };
-    let entry = format!("{entry}_{family}");
-    let kernel = Kernel::new(entry, grid, (VEC_WARPS * 32) as u32).args([
+    let grid = [blocks, y, groups.div_ceil(y)];
+    let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
+    let slots = match f.ids_at() {
+        Some(_) => 1,
+        None => token_slots(x.ne[1]),
+    };
+    let entry = match int {
+        true => format!("{entry}_mixed_{slots}"),
+        false => format!("{entry}_{}", w.dtype.name()),
+    };
+    let mut kernel = Kernel::new(entry, grid, (VEC_WARPS * 32) as u32);
+    if int {
+        kernel = kernel.shared(x_bytes(slots, n_groups));
+    }
+    let kernel = kernel.args([
         Arg::Src(0),
         view(f.glu.map(|_| 1)),
         Arg::Src(f.x_at()),
@@ -80,6 +107,22 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
         Arg::F32(f.norm_eps.unwrap_or(0.0)),
     ]);
     Some(kernel.job().into())
+}
+
+/// Columns that a block of the integer form has room for.
+fn token_slots(n_tokens: usize) -> usize {
+    match n_tokens {
+        0 | 1 => 1,
+        2..=4 => 4,
+        _ => COLUMNS,
+    }
+}
+
+/// Shared memory for x there, of all groups or as many whole rounds of classes as fit.
+fn x_bytes(slots: usize, n_groups: usize) -> usize {
+    // `XGroup`: integers, sums of units and a scale, in pieces of 16 bytes.
+    let group = (slots * (2 * X_GROUP + 4 * 8 + 4)).next_multiple_of(16);
+    n_groups.min(X_BYTES / group / VEC_WARPS * VEC_WARPS) * group
 }
 
 /// Warps that share a row tile: as many as run at once, no more than have work.

@@ -1,0 +1,250 @@
+// Products of Q4_K and Q6_K codes with x as 16-bit integers, on tensor cores.
+//
+// A group of 256 values of x becomes round(x / s) with s = max|x| / 32512, so its rounding
+// is at most 2^-16 of its largest value: the product of a group is closer to the exact one
+// than with x as halves, and nothing of a weight is rounded. Each integer is two signed
+// bytes, 256 hi + lo, which are two columns of an m16n8k32 product of bytes. Sums of a
+// group are exact integers; the groups of a row are added in f32 in an order that depends
+// on k alone (`CLASSES`), so a token gets the same bits in every kernel, alone or not.
+//
+// A group of x in shared memory: `XGroup`. Tokens: NT slots, 1, 4 or 8.
+#pragma once
+#include "mma.cuh"
+#include "quant/q4_k.cuh"
+#include "quant/q6_k.cuh"
+
+constexpr int X_GROUP = 256, GROUP_UNITS = X_GROUP / UNIT;
+// Group g of a row belongs to class g % 8; a class adds its groups in order, then
+// classes c and c + 4 are added, c and c + 2, c and c + 1.
+constexpr int CLASSES = 8;
+constexpr int MOST_GROUPS = 128;  // of a row
+constexpr float X_LEVELS = 32512.f;  // 127 * 256: hi stays within a signed byte
+
+template <int NT>
+struct __align__(16) XGroup {
+    // Of unit u, token t: hi, then lo; lane c's eight values as the words of codes have
+    // them: 0 4 1 5, then 2 6 3 7.
+    uint2 digits[GROUP_UNITS][NT][2][4];
+    float sums[NT][GROUP_UNITS];  // of the integers of a unit, times scale
+    float scale[NT];
+};
+
+__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d, int byte) {
+    const uint32_t pick = byte | (4 + byte) << 4;
+    return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410);
+}
+
+// Byte AT of a word with its sign.
+template <int AT>
+__device__ __forceinline__ int signed_byte(uint32_t w) {
+    int r;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(r) : "r"(w), "n"(AT | (AT | 8) * 0x1110));
+    return r;
+}
+
+// Lane's eight values of a group at `from`, past the nearest cache: others wrote them.
+__device__ __forceinline__ void load_eight(float v[8], const float* from, int lane) {
+    from += 8 * lane;
+    if (((uintptr_t)from & 15) == 0) {
+        *(float4*)v = __ldcg((const float4*)from);
+        *(float4*)(v + 4) = __ldcg((const float4*)from + 1);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[i] = __ldcg(from + i);
+    }
+}
+
+__device__ __forceinline__ float sum_of_squares(const float v[8]) {
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < 8; i++) sum += v[i] * v[i];
+    return warp_sum(sum);
+}
+
+// Puts a group of x into slot t; one warp, of which each lane has eight values.
+template <int NT>
+__device__ __forceinline__ void stage_group(XGroup<NT>& to, int t, const float v[8], int lane) {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) bits = max(bits, __float_as_uint(fabsf(v[i])));
+    const float top = __uint_as_float(__reduce_max_sync(ALL_LANES, bits));  // NaN is above all
+    // What is smaller than this is nothing beside an f32 sum of anything else.
+    const float inverse = top < 1e-30f ? 0.f : X_LEVELS / top;
+    const float scale = top * (1.f / X_LEVELS);
+    constexpr float MAGIC_F = 12582912.f;  // 1.5 * 2^23: the integer lies in the low bits
+    uint32_t q[8], h[8];
+    int sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        q[i] = __float_as_uint(fmaf(v[i], inverse, MAGIC_F));
+        sum += (int)(q[i] - 0x4b400000u);
+        h[i] = q[i] + 128;
+    }
+    sum += __shfl_xor_sync(ALL_LANES, sum, 1);
+    sum += __shfl_xor_sync(ALL_LANES, sum, 2);
+    const int u = lane / 4, c = lane % 4;
+    to.digits[u][t][0][c] = make_uint2(pick_bytes(h[0], h[4], h[1], h[5], 1), pick_bytes(h[2], h[6], h[3], h[7], 1));
+    to.digits[u][t][1][c] = make_uint2(pick_bytes(q[0], q[4], q[1], q[5], 0), pick_bytes(q[2], q[6], q[3], q[7], 0));
+    if (c == 0) to.sums[t][u] = (float)sum * scale;
+    if (lane == 0) to.scale[t] = scale;
+}
+
+// c[16 rows, 8 columns] += a[16, 16] * b[16, 8] with codes of 0..255 (PTX ISA, m16n8k16).
+__device__ __forceinline__ void mma_codes(int c[4], uint32_t a0, uint32_t a1, uint32_t b) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b));
+}
+
+// c[16 rows, 8 columns] += a[16, 32] * b[32, 8], signed bytes (PTX ISA, m16n8k32).
+__device__ __forceinline__ void mma_bytes(int c[4], const uint32_t a[4], uint2 b) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
+}
+
+// What a warp has of 16 rows and the tokens: lane (r, c) = lane / 4, lane % 4 has a share
+// of rows r and r + 8. The eight columns of a product are four shares times hi and lo: the
+// columns of the others are fed zeros, so that a product leaves every lane the integers
+// of its own share, for which it alone needs scales.
+template <class T, int NT>
+struct IntSums {
+    float v[NT][2] = {};
+
+    // Hands (row 0..15, token, sum) to `put`, each by one lane.
+    template <class Put>
+    __device__ __forceinline__ void each_sum(int lane, Put&& put) const {
+        const int r = lane / 4, c = lane % 4;
+#pragma unroll
+        for (int t = 0; t < NT; t++) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float s = v[t][h] + __shfl_xor_sync(ALL_LANES, v[t][h], 1);
+                s += __shfl_xor_sync(ALL_LANES, s, 2);
+                if (c == (2 * t + h) % 4) put(r + 8 * h, t, s);
+            }
+        }
+    }
+};
+
+// Lane c has units 2 c and 2 c + 1. Two tokens at a time: more would not leave registers.
+template <int NT>
+__device__ __forceinline__ void add_group(IntSums<Q4_K, NT>& sums, const Q4_K::Step& st, const XGroup<NT>& x,
+                                          const XGroup<NT>& zeros, int lane) {
+    constexpr uint32_t LOW = 0x0f0f0f0f, HIGH = 0xf0f0f0f0;
+    constexpr int N = NT < 2 ? NT : 2;
+    const int c = lane % 4, share = lane / 8, digit = lane / 4 % 2;
+    const uint2* from[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) from[i] = &(i == share ? x : zeros).digits[0][0][digit][c];
+    int s[2][2];
+    float m[2][2];
+    float2 d[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint4 head = st.head[h];
+        d[h] = __half22float2(as_half2(head.x));
+        uint32_t six = c == 0 ? head.y : c == 1 ? head.z : head.w;
+        if (c == 3) six = last_six_bits(head.y, head.z, head.w);
+        s[h][0] = six & 63, s[h][1] = six >> 6 & 63;
+        m[h][0] = (float)(six >> 16 & 63), m[h][1] = (float)(six >> 22 & 63);
+    }
+#pragma unroll
+    for (int t0 = 0; t0 < NT; t0 += N) {
+        int low[N][2][4] = {}, high[N][2][4] = {};  // by the parity of units; 16 times the codes
+        each<GROUP_UNITS>([&](auto unit) {
+            constexpr int U = decltype(unit)::value;
+            const uint32_t w0 = word<U % 2 * 2>(st.q[U / 2]), w1 = word<U % 2 * 2 + 1>(st.q[U / 2]);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const uint2 b = from[U / 2][(U * NT + t0 + i) * 8];
+                mma_codes(low[i][U % 2], w0 & LOW, w1 & LOW, b.x);
+                mma_codes(high[i][U % 2], w0 & HIGH, w1 & HIGH, b.y);
+            }
+        });
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const int t = t0 + i;
+            const float2 unit_sums = *(const float2*)&x.sums[t][2 * c];
+            const float scale = 0.0625f * x.scale[t];
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                int p[2];
+#pragma unroll
+                for (int j = 0; j < 2; j++) {
+                    const int even = low[i][0][2 * h + j] * 16 + high[i][0][2 * h + j];
+                    const int odd = low[i][1][2 * h + j] * 16 + high[i][1][2 * h + j];
+                    p[j] = s[h][0] * even + s[h][1] * odd;
+                }
+                const float codes = d[h].x * (scale * fmaf((float)p[0], 256.f, (float)p[1]));
+                sums.v[t][h] += fmaf(-d[h].y, fmaf(m[h][0], unit_sums.x, m[h][1] * unit_sums.y), codes);
+            }
+        }
+    }
+}
+
+// Lane c has half c % 2 of units c / 2, c / 2 + 2 ..: 16 values, which have a scale of
+// their own. Four tokens at a time.
+template <int NT>
+__device__ __forceinline__ void add_group(IntSums<Q6_K, NT>& sums, const Q6_K::Step& st, const XGroup<NT>& x,
+                                          const XGroup<NT>& zeros, int lane) {
+    constexpr uint32_t LOW = 0x3c3c3c3c, UP = 0xc0c0c0c0, SIGN = 0x80808080;
+    constexpr int N = NT < 4 ? NT : 4;
+    const int c = lane % 4, share = lane / 8, digit = lane / 4 % 2;
+    const uint2* from[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        from[i] = &(i == share / 2 && c / 2 == share % 2 ? x : zeros).digits[0][0][digit][c];
+    // This lane's scales of units 0, 2, 4, 6 (from its own on) in bytes 0 and 2.
+    const int shift = c / 2 * 8;
+    const uint32_t scales[4] = {(st.scales.x ^ SIGN) >> shift, (st.scales.y ^ SIGN) >> shift,
+                                (st.scales.z ^ SIGN) >> shift, (st.scales.w ^ SIGN) >> shift};
+    const float2 d = __half22float2(as_half2(st.d));
+#pragma unroll
+    for (int t0 = 0; t0 < NT; t0 += N) {
+        int sum[N][4] = {};
+        each<GROUP_UNITS / 2>([&](auto pair) {
+            constexpr int P = decltype(pair)::value;
+            int part[N][4] = {};
+            each<2>([&](auto parity) {
+                constexpr int U = 2 * P + decltype(parity)::value;
+                const uint32_t upper = word<U % 4>(st.upper[U / 4]);
+                uint32_t a[4];
+                each<2>([&](auto half) {
+                    // Six bits at the top of a byte, 32 taken off: four times the code.
+                    constexpr int H = decltype(half)::value;
+                    const uint32_t w = word<U % 2 * 2 + H>(st.low[U / 2]);
+                    a[H] = (w << 2 & LOW) | ((upper << (6 - 2 * H) & UP) ^ SIGN);
+                    a[2 + H] = (w >> 2 & LOW) | ((upper << (2 - 2 * H) & UP) ^ SIGN);
+                });
+#pragma unroll
+                for (int i = 0; i < N; i++) mma_bytes(part[i], a, from[U % 2][(U * NT + t0 + i) * 8]);
+            });
+            const int s0 = signed_byte<P % 2 * 2>(scales[P / 2]), s1 = signed_byte<P % 2 * 2>(scales[2 + P / 2]);
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                sum[i][0] += s0 * part[i][0], sum[i][1] += s0 * part[i][1];
+                sum[i][2] += s1 * part[i][2], sum[i][3] += s1 * part[i][3];
+            }
+        });
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const float scale = 0.25f * x.scale[t0 + i];
+            sums.v[t0 + i][0] += d.x * (scale * fmaf((float)sum[i][0], 256.f, (float)sum[i][1]));
+            sums.v[t0 + i][1] += d.y * (scale * fmaf((float)sum[i][2], 256.f, (float)sum[i][3]));
+        }
+    }
+}
+
+// The sum of a row's classes, each `stride` floats after the one before.
+__device__ __forceinline__ float sum_of_classes(const float* s, int stride) {
+    const float even = (s[0] + s[4 * stride]) + (s[2 * stride] + s[6 * stride]);
+    return even + ((s[stride] + s[5 * stride]) + (s[3 * stride] + s[7 * stride]));
+}
+
+// 1 / sqrt(mean(x^2) + eps) from the sums of squares of x's groups; one warp.
+__device__ __forceinline__ float norm_factor(const float* squares, int n_groups, float eps, int lane) {
+    float sum = 0.f;
+    for (int g = lane; g < n_groups; g += WARP) sum += squares[g];
+    return 1.f / sqrtf(warp_sum(sum) / (n_groups * X_GROUP) + eps);
+}
