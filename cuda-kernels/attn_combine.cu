@@ -8,11 +8,13 @@
 extern "C" __global__ void __launch_bounds__(ATTN_THREADS)
     attn_combine(View dst, View q, View pos, View cell_pos, int head_dim_v, int n_split, const float2* parts,
                  const float* part_out) {
-    start();
+    let_next_start();
     __shared__ float weight[ATTN_THREADS];
     const int token = blockIdx.y, head = blockIdx.x, i = threadIdx.x;
-    if (token >= min(dim(q, 2), dim(pos, 0))) return;
+    const int n_live = min(dim(q, 2), dim(pos, 0));
     const int n_active = min(n_split, (dim(cell_pos, 0) + SPLIT_CELLS - 1) / SPLIT_CELLS);
+    wait_for_inputs();
+    if (token >= n_live) return;
     const size_t first = ((size_t)token * gridDim.x + head) * n_split;
     const float2 part = i < n_active ? parts[first + i] : make_float2(-INFINITY, 0.f);
     const float top = block_max(part.x);

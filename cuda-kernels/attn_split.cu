@@ -294,15 +294,17 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
     const int group = group_of(a), n_rows = min(ROWS, live_tokens(a) * group - first_row);
     const int n_cells = live_cells(a);
     const int n_chunks = (n_cells + CHUNK_CELLS - 1) / CHUNK_CELLS, n_left = n_chunks - split * ATTN_WARPS;
-    if (n_rows <= 0 || (n_left <= 0 && n_split > 1)) return;
+    if (n_rows <= 0 || (n_left <= 0 && n_split > 1)) return wait_for_inputs();
     const int stride = n_split * ATTN_WARPS;
     const char* k = a.k.data + blockIdx.y / (HD / COLS) * HD * 2;
     const char* v = a.v.data + blockIdx.y * COLS * 2;
-    // The first chunk is on its way while q is prepared.
+    // The first chunk is on its way while others still write q and the newest cells, which
+    // end in the same cache. Who sits where are inputs, there before the first kernel.
     if (cell < n_cells) {
         for (int i = 0; i < HD * 2; i += 128) prefetch(k + cell * a.k.nb[1] + i);
         for (int i = 0; i < COLS * 2; i += 128) prefetch(v + cell * a.v.nb[1] + i);
     }
+    wait_for_inputs();
     if (cell >= n_cells) cell_pos = cell_seq = -1;
     const Tokens tokens = stage_rows<HD, COLS>(a, shared, first_row, n_rows, warp, lane);
 
@@ -341,7 +343,7 @@ __device__ __forceinline__ void attn_split(const Attn& a, int n_split, float2* p
 #define ATTN_SPLIT(HD, COLS, BLOCKS)                                                \
     extern "C" __global__ void __launch_bounds__(ATTN_THREADS, BLOCKS)              \
         attn_split_##HD(ATTN_PARAMS, int n_split, float2* parts, float* part_out) { \
-        start();                                                                    \
+        let_next_start();                                                           \
         attn_split<HD, COLS>(ATTN_STRUCT, n_split, parts, part_out);                \
     }
 

@@ -236,12 +236,6 @@ __device__ __forceinline__ void teams_meet(int opens, int team) {
         asm volatile("bar.sync %0, %1;" ::"r"(2 + team), "n"(CLASSES * WARP) : "memory");
 }
 
-template <class T>
-__device__ __forceinline__ void hand_over(IntSums<T, 1>& sums, float* to, int lane) {
-    sums.each_sum(lane, [&](int row, int, float v) { to[row] = v; });
-    sums = {};
-}
-
 __device__ __forceinline__ Q4_K::Step q4_step(const uint8_t* group, int lane) {
     Q4_K::Step st;
 #pragma unroll
@@ -267,8 +261,7 @@ __device__ __forceinline__ void multiply(ChainShared& sh, const uint8_t* slots, 
                                          int warp, int lane) {
     slots += team * n_slots * SLOT_BYTES;
     Turn slot = {0, 0}, buffer = {0, 1};
-    IntSums<Q4_K, 1> q4;
-    IntSums<Q6_K, 1> q6;
+    OneSum sum;
     while (true) {
         barrier_wait(&sh.full[team][slot.at], slot.parity);
         const Step step = sh.step[team][slot.at];
@@ -283,9 +276,9 @@ __device__ __forceinline__ void multiply(ChainShared& sh, const uint8_t* slots, 
             const XGroup<1>& x = xs[step.first + mine];
             const uint8_t* at = slots + slot.at * SLOT_BYTES;
             if (step.q6) {
-                add_group(q6, q6_step(at + mine * Q6_K::GROUP, lane), x, sh.zeros, lane);
+                add_group(sum, q6_step(at + mine * Q6_K::GROUP, lane), x, sh.zeros, lane);
             } else {
-                add_group(q4, q4_step(at + mine * Q4_K::GROUP, lane), x, sh.zeros, lane);
+                add_group(sum, q4_step(at + mine * Q4_K::GROUP, lane), x, sh.zeros, lane);
             }
         }
         __syncwarp();
@@ -294,10 +287,8 @@ __device__ __forceinline__ void multiply(ChainShared& sh, const uint8_t* slots, 
         if (!step.closes) continue;
         barrier_wait(&sh.taken[team][buffer.at], buffer.parity);
         float* to = sh.sums[team][buffer.at][warp];
-        if (step.q6)
-            hand_over(q6, to, lane);
-        else
-            hand_over(q4, to, lane);
+        sum.each_sum(lane, [&](int row, int, float v) { to[row] = v; });
+        sum = {};
         __syncwarp();
         if (lane == 0) barrier_arrive(&sh.handed[team][buffer.at]);
         buffer.next(HANDED);

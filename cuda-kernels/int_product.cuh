@@ -29,11 +29,6 @@ struct __align__(16) XGroup {
     float scale[NT];
 };
 
-__device__ __forceinline__ uint32_t pick_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d, int byte) {
-    const uint32_t pick = byte | (4 + byte) << 4;
-    return __byte_perm(__byte_perm(a, b, pick), __byte_perm(c, d, pick), 0x5410);
-}
-
 // Byte AT of a word with its sign.
 template <int AT>
 __device__ __forceinline__ int signed_byte(uint32_t w) {
@@ -69,23 +64,33 @@ __device__ __forceinline__ void stage_group(XGroup<NT>& to, int t, const float v
     for (int i = 0; i < 8; i++) bits = max(bits, __float_as_uint(fabsf(v[i])));
     const float top = __uint_as_float(__reduce_max_sync(ALL_LANES, bits));  // NaN is above all
     // What is smaller than this is nothing beside an f32 sum of anything else.
-    const float inverse = top < 1e-30f ? 0.f : X_LEVELS / top;
+    const float inverse = top < 1e-30f ? 0.f : __fdividef(X_LEVELS, top);
     const float scale = top * (1.f / X_LEVELS);
-    constexpr float MAGIC_F = 12582912.f;  // 1.5 * 2^23: the integer lies in the low bits
-    uint32_t q[8], h[8];
-    int sum = 0;
+    // 1.5 * 2^23: the integer lies in the low bits, plus 2^15 so that none is negative.
+    constexpr float MAGIC_F = 12582912.f + 32768.f;
+    constexpr uint32_t MAGIC_BITS = 0x4b408000;
+    uint32_t q[8], sum = 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         q[i] = __float_as_uint(fmaf(v[i], inverse, MAGIC_F));
-        sum += (int)(q[i] - 0x4b400000u);
-        h[i] = q[i] + 128;
+        sum += q[i];
     }
+    sum -= 8 * MAGIC_BITS;
     sum += __shfl_xor_sync(ALL_LANES, sum, 1);
     sum += __shfl_xor_sync(ALL_LANES, sum, 2);
     const int u = lane / 4, c = lane % 4;
-    to.digits[u][t][0][c] = make_uint2(pick_bytes(h[0], h[4], h[1], h[5], 1), pick_bytes(h[2], h[6], h[3], h[7], 1));
-    to.digits[u][t][1][c] = make_uint2(pick_bytes(q[0], q[4], q[1], q[5], 0), pick_bytes(q[2], q[6], q[3], q[7], 0));
-    if (c == 0) to.sums[t][u] = (float)sum * scale;
+    uint32_t hi[2], lo[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        // Values 0, 4 and 1, 5 or 2, 6 and 3, 7, 16 bits each; hi is what 128 more carries.
+        const uint32_t p = __byte_perm(q[2 * i], q[2 * i + 4], 0x5410);
+        const uint32_t r = __byte_perm(q[2 * i + 1], q[2 * i + 5], 0x5410);
+        lo[i] = __byte_perm(p, r, 0x6420);
+        hi[i] = __byte_perm(p + 0x00800080, r + 0x00800080, 0x7531) ^ 0x80808080;
+    }
+    to.digits[u][t][0][c] = make_uint2(hi[0], hi[1]);
+    to.digits[u][t][1][c] = make_uint2(lo[0], lo[1]);
+    if (c == 0) to.sums[t][u] = (float)(int)sum * scale;
     if (lane == 0) to.scale[t] = scale;
 }
 
@@ -103,93 +108,99 @@ __device__ __forceinline__ void mma_bytes(int c[4], const uint32_t a[4], uint2 b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }
 
-// What a warp has of 16 rows and the tokens: lane (r, c) = lane / 4, lane % 4 has a share
-// of rows r and r + 8. The eight columns of a product are four shares times hi and lo: the
+// What a warp has of 16 rows and one token: lane (r, c) = lane / 4, lane % 4 has a share of
+// rows r and r + 8. The eight columns of a product are four shares times hi and lo: the
 // columns of the others are fed zeros, so that a product leaves every lane the integers
 // of its own share, for which it alone needs scales.
-template <class T, int NT>
-struct IntSums {
-    float v[NT][2] = {};
+struct OneSum {
+    float v[2] = {};
 
     // Hands (row 0..15, token, sum) to `put`, each by one lane.
     template <class Put>
     __device__ __forceinline__ void each_sum(int lane, Put&& put) const {
         const int r = lane / 4, c = lane % 4;
 #pragma unroll
-        for (int t = 0; t < NT; t++) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float s = v[t][h] + __shfl_xor_sync(ALL_LANES, v[t][h], 1);
-                s += __shfl_xor_sync(ALL_LANES, s, 2);
-                if (c == (2 * t + h) % 4) put(r + 8 * h, t, s);
-            }
+        for (int h = 0; h < 2; h++) {
+            float s = v[h] + __shfl_xor_sync(ALL_LANES, v[h], 1);
+            s += __shfl_xor_sync(ALL_LANES, s, 2);
+            if (c == h) put(r + 8 * h, 0, s);
         }
     }
 };
 
-// Lane c has units 2 c and 2 c + 1. Two tokens at a time: more would not leave registers.
-template <int NT>
-__device__ __forceinline__ void add_group(IntSums<Q4_K, NT>& sums, const Q4_K::Step& st, const XGroup<NT>& x,
-                                          const XGroup<NT>& zeros, int lane) {
-    constexpr uint32_t LOW = 0x0f0f0f0f, HIGH = 0xf0f0f0f0;
-    constexpr int N = NT < 2 ? NT : 2;
+// s and m of two neighbouring units of Q4_K, for one row.
+struct PairScales {
+    int s[2];
+    float m[2];
+    __device__ __forceinline__ explicit PairScales(uint32_t six)
+        : s{(int)(six & 63), (int)(six >> 6 & 63)}, m{(float)(six >> 16 & 63), (float)(six >> 22 & 63)} {}
+};
+
+// What two units add to a row: the integers of their low and high nibbles (those 16 times
+// too large), hi and lo of x.
+__device__ __forceinline__ float pair_sum(const PairScales& six, float2 d, float x_scale, float2 unit_sums,
+                                          const int (&low)[2][4], const int (&high)[2][4], int h) {
+    int p[2];
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int even = low[0][2 * h + j] * 16 + high[0][2 * h + j];
+        const int odd = low[1][2 * h + j] * 16 + high[1][2 * h + j];
+        p[j] = six.s[0] * even + six.s[1] * odd;
+    }
+    const float codes = d.x * (0.0625f * x_scale * fmaf((float)p[0], 256.f, (float)p[1]));
+    return fmaf(-d.y, fmaf(six.m[0], unit_sums.x, six.m[1] * unit_sums.y), codes);
+}
+
+constexpr uint32_t LOW_NIBBLES = 0x0f0f0f0f, HIGH_NIBBLES = 0xf0f0f0f0;
+
+// Lane c has units 2 c and 2 c + 1.
+__device__ __forceinline__ void add_group(OneSum& sum, const Q4_K::Step& st, const XGroup<1>& x,
+                                          const XGroup<1>& zeros, int lane) {
     const int c = lane % 4, share = lane / 8, digit = lane / 4 % 2;
     const uint2* from[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) from[i] = &(i == share ? x : zeros).digits[0][0][digit][c];
-    int s[2][2];
-    float m[2][2];
-    float2 d[2];
+    int low[2][4] = {}, high[2][4] = {};  // by the parity of units
+    each<GROUP_UNITS>([&](auto unit) {
+        constexpr int U = decltype(unit)::value;
+        const uint32_t w0 = word<U % 2 * 2>(st.q[U / 2]), w1 = word<U % 2 * 2 + 1>(st.q[U / 2]);
+        const uint2 b = from[U / 2][U * 8];
+        mma_codes(low[U % 2], w0 & LOW_NIBBLES, w1 & LOW_NIBBLES, b.x);
+        mma_codes(high[U % 2], w0 & HIGH_NIBBLES, w1 & HIGH_NIBBLES, b.y);
+    });
+    const float2 unit_sums = *(const float2*)&x.sums[0][2 * c];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const uint4 head = st.head[h];
-        d[h] = __half22float2(as_half2(head.x));
         uint32_t six = c == 0 ? head.y : c == 1 ? head.z : head.w;
         if (c == 3) six = last_six_bits(head.y, head.z, head.w);
-        s[h][0] = six & 63, s[h][1] = six >> 6 & 63;
-        m[h][0] = (float)(six >> 16 & 63), m[h][1] = (float)(six >> 22 & 63);
-    }
-#pragma unroll
-    for (int t0 = 0; t0 < NT; t0 += N) {
-        int low[N][2][4] = {}, high[N][2][4] = {};  // by the parity of units; 16 times the codes
-        each<GROUP_UNITS>([&](auto unit) {
-            constexpr int U = decltype(unit)::value;
-            const uint32_t w0 = word<U % 2 * 2>(st.q[U / 2]), w1 = word<U % 2 * 2 + 1>(st.q[U / 2]);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                const uint2 b = from[U / 2][(U * NT + t0 + i) * 8];
-                mma_codes(low[i][U % 2], w0 & LOW, w1 & LOW, b.x);
-                mma_codes(high[i][U % 2], w0 & HIGH, w1 & HIGH, b.y);
-            }
-        });
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const int t = t0 + i;
-            const float2 unit_sums = *(const float2*)&x.sums[t][2 * c];
-            const float scale = 0.0625f * x.scale[t];
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int p[2];
-#pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    const int even = low[i][0][2 * h + j] * 16 + high[i][0][2 * h + j];
-                    const int odd = low[i][1][2 * h + j] * 16 + high[i][1][2 * h + j];
-                    p[j] = s[h][0] * even + s[h][1] * odd;
-                }
-                const float codes = d[h].x * (scale * fmaf((float)p[0], 256.f, (float)p[1]));
-                sums.v[t][h] += fmaf(-d[h].y, fmaf(m[h][0], unit_sums.x, m[h][1] * unit_sums.y), codes);
-            }
-        }
+        sum.v[h] += pair_sum(PairScales(six), __half22float2(as_half2(head.x)), x.scale[0], unit_sums, low, high, h);
     }
 }
 
-// Lane c has half c % 2 of units c / 2, c / 2 + 2 ..: 16 values, which have a scale of
-// their own. Four tokens at a time.
-template <int NT>
-__device__ __forceinline__ void add_group(IntSums<Q6_K, NT>& sums, const Q6_K::Step& st, const XGroup<NT>& x,
-                                          const XGroup<NT>& zeros, int lane) {
+// The signed bytes of unit U of Q6_K as `a` of mma_bytes: four times the codes, six bits at
+// the top of a byte with 32 taken off.
+template <int U>
+__device__ __forceinline__ void q6_bytes(const Q6_K::Step& st, uint32_t a[4]) {
     constexpr uint32_t LOW = 0x3c3c3c3c, UP = 0xc0c0c0c0, SIGN = 0x80808080;
-    constexpr int N = NT < 4 ? NT : 4;
+    const uint32_t upper = word<U % 4>(st.upper[U / 4]);
+    each<2>([&](auto half) {
+        constexpr int H = decltype(half)::value;
+        const uint32_t w = word<U % 2 * 2 + H>(st.low[U / 2]);
+        a[H] = (w << 2 & LOW) | ((upper << (6 - 2 * H) & UP) ^ SIGN);
+        a[2 + H] = (w >> 2 & LOW) | ((upper << (2 - 2 * H) & UP) ^ SIGN);
+    });
+}
+
+__device__ __forceinline__ float q6_sum(float d, float x_scale, int hi, int lo) {
+    return d * (0.25f * x_scale * fmaf((float)hi, 256.f, (float)lo));
+}
+
+// Lane c has half c % 2 of units c / 2, c / 2 + 2 ..: 16 values, which have a scale of
+// their own.
+__device__ __forceinline__ void add_group(OneSum& sum, const Q6_K::Step& st, const XGroup<1>& x,
+                                          const XGroup<1>& zeros, int lane) {
+    constexpr uint32_t SIGN = 0x80808080;
     const int c = lane % 4, share = lane / 8, digit = lane / 4 % 2;
     const uint2* from[2];
 #pragma unroll
@@ -199,41 +210,23 @@ __device__ __forceinline__ void add_group(IntSums<Q6_K, NT>& sums, const Q6_K::S
     const int shift = c / 2 * 8;
     const uint32_t scales[4] = {(st.scales.x ^ SIGN) >> shift, (st.scales.y ^ SIGN) >> shift,
                                 (st.scales.z ^ SIGN) >> shift, (st.scales.w ^ SIGN) >> shift};
-    const float2 d = __half22float2(as_half2(st.d));
-#pragma unroll
-    for (int t0 = 0; t0 < NT; t0 += N) {
-        int sum[N][4] = {};
-        each<GROUP_UNITS / 2>([&](auto pair) {
-            constexpr int P = decltype(pair)::value;
-            int part[N][4] = {};
-            each<2>([&](auto parity) {
-                constexpr int U = 2 * P + decltype(parity)::value;
-                const uint32_t upper = word<U % 4>(st.upper[U / 4]);
-                uint32_t a[4];
-                each<2>([&](auto half) {
-                    // Six bits at the top of a byte, 32 taken off: four times the code.
-                    constexpr int H = decltype(half)::value;
-                    const uint32_t w = word<U % 2 * 2 + H>(st.low[U / 2]);
-                    a[H] = (w << 2 & LOW) | ((upper << (6 - 2 * H) & UP) ^ SIGN);
-                    a[2 + H] = (w >> 2 & LOW) | ((upper << (2 - 2 * H) & UP) ^ SIGN);
-                });
-#pragma unroll
-                for (int i = 0; i < N; i++) mma_bytes(part[i], a, from[U % 2][(U * NT + t0 + i) * 8]);
-            });
-            const int s0 = signed_byte<P % 2 * 2>(scales[P / 2]), s1 = signed_byte<P % 2 * 2>(scales[2 + P / 2]);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                sum[i][0] += s0 * part[i][0], sum[i][1] += s0 * part[i][1];
-                sum[i][2] += s1 * part[i][2], sum[i][3] += s1 * part[i][3];
-            }
+    int total[4] = {};
+    each<GROUP_UNITS / 2>([&](auto pair) {
+        constexpr int P = decltype(pair)::value;
+        int part[4] = {};
+        each<2>([&](auto parity) {
+            constexpr int U = 2 * P + decltype(parity)::value;
+            uint32_t a[4];
+            q6_bytes<U>(st, a);
+            mma_bytes(part, a, from[U % 2][U * 8]);
         });
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            const float scale = 0.25f * x.scale[t0 + i];
-            sums.v[t0 + i][0] += d.x * (scale * fmaf((float)sum[i][0], 256.f, (float)sum[i][1]));
-            sums.v[t0 + i][1] += d.y * (scale * fmaf((float)sum[i][2], 256.f, (float)sum[i][3]));
-        }
-    }
+        const int s0 = signed_byte<P % 2 * 2>(scales[P / 2]), s1 = signed_byte<P % 2 * 2>(scales[2 + P / 2]);
+        total[0] += s0 * part[0], total[1] += s0 * part[1];
+        total[2] += s1 * part[2], total[3] += s1 * part[3];
+    });
+    const float2 d = __half22float2(as_half2(st.d));
+    sum.v[0] += q6_sum(d.x, x.scale[0], total[0], total[1]);
+    sum.v[1] += q6_sum(d.y, x.scale[0], total[2], total[3]);
 }
 
 // The sum of a row's classes, each `stride` floats after the one before.

@@ -3,14 +3,19 @@
 //
 // Warp w of a block has class w of a row tile's groups; a block does `split` row tiles, one
 // after the other. Dynamic shared memory: XGroup of as many groups as fit X_BYTES.
-#include "int_product.cuh"
+#include "int_tokens.cuh"
 #include "mul_mat_vec.cuh"
+
+#include <type_traits>
 
 static_assert(VEC_WARPS == CLASSES, "a class each warp");
 
 // Bytes for x at most: two blocks a multiprocessor. `src/backend/cuda/ops/mul_mat.rs` asks
 // for them.
 constexpr int X_BYTES = 72 << 10;
+
+template <class T, int NT>
+using Sums = std::conditional_t<NT == 1, OneSum, TokenSums<T, NT == 1 ? 4 : NT>>;
 
 template <int NT>
 struct IntShared {
@@ -68,6 +73,8 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, XGro
     constexpr int MOST = X_BYTES / sizeof(XGroup<NT>) / CLASSES * CLASSES;
     const bool whole = n_groups <= MOST;
     const int chunk = whole ? n_groups : MOST;
+    // A step ahead, where that leaves registers; with more tokens the other warps are busy.
+    constexpr bool AHEAD = NT < 8;
     typename T::Step cur, next;
     auto load = [&](typename T::Step& st, int tile, int matrix, int g) {
         const uint8_t* from = (matrix ? at.w2 : at.w) + tile * tile_bytes;
@@ -82,7 +89,7 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, XGro
     const int n_matrices = at.w2 ? 2 : 1;
     for (int tile = tile0; tile < tile1; tile++) {
         for (int m = 0; m < n_matrices; m++) {
-            IntSums<T, NT> sums;
+            Sums<T, NT> sums;
             for (int first = 0; first < n_groups; first += chunk) {
                 const int count = min(chunk, n_groups - first);
                 if (!whole || (tile == tile0 && m == 0)) {
@@ -91,15 +98,19 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, XGro
                     __syncthreads();
                 }
                 for (int g = first + warp; g < first + count; g += CLASSES) {
+                    if (!AHEAD) add_group(sums, cur, xs[g - first], sh.zeros, lane);
                     // What comes next, of this matrix, the other or the next tile.
+                    typename T::Step& to = AHEAD ? next : cur;
                     if (g + CLASSES < n_groups)
-                        load(next, tile, m, g + CLASSES);
+                        load(to, tile, m, g + CLASSES);
                     else if (m + 1 < n_matrices)
-                        load(next, tile, 1, warp);
+                        load(to, tile, 1, warp);
                     else if (tile + 1 < tile1)
-                        load(next, tile + 1, 0, warp);
-                    add_group(sums, cur, xs[g - first], sh.zeros, lane);
-                    cur = next;
+                        load(to, tile + 1, 0, warp);
+                    if (AHEAD) {
+                        add_group(sums, cur, xs[g - first], sh.zeros, lane);
+                        cur = next;
+                    }
                 }
             }
             float* to = sh.sums[m][warp];

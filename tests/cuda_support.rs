@@ -11,8 +11,8 @@ use llama_rs::arch::CacheShape;
 use llama_rs::backend::cuda::kernel::{Kernel, Node};
 use llama_rs::backend::cuda::{layout, lower, ops};
 use llama_rs::gguf::Gguf;
-use llama_rs::graph::Graph;
 use llama_rs::graph::builder::Width;
+use llama_rs::graph::{Graph, Op, Origin};
 use llama_rs::model::{Model, Overrides, Wanted};
 use llama_rs::quant::DType;
 use std::collections::BTreeSet;
@@ -91,6 +91,28 @@ fn every_node_of_every_architecture_has_kernels() {
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// `attn_split.cu` looks at them before the kernels ahead of it are done.
+#[test]
+fn where_tokens_and_cells_are_is_an_input_of_attention() {
+    let mut n_seen = 0;
+    for (name, model) in models() {
+        for (_, _, graph) in graphs(&model) {
+            for id in graph.ids() {
+                let tensor = graph.get(id);
+                if !matches!(tensor.origin, Origin::Op(Op::Attn(..))) {
+                    continue;
+                }
+                n_seen += 1;
+                for &at in &tensor.src[5..7] {
+                    let origin = &graph.get(at).origin;
+                    assert!(matches!(origin, Origin::Input(_)), "{name}: {origin:?}");
+                }
+            }
+        }
+    }
+    assert!(n_seen > 0);
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub struct Context {
     raw: CUcontext,
     max_shared_bytes: u32,
     kernels: Mutex<Kernels>,
+    /// Dynamic shared memory that functions have leave for, which setting less takes back.
+    allowed: Mutex<HashMap<usize, u32>>,
 }
 
 /// What is loaded so far.
@@ -79,6 +81,7 @@ impl Context {
             raw,
             max_shared_bytes,
             kernels: Mutex::default(),
+            allowed: Mutex::default(),
         });
         context.make_current()?;
         Ok(context)
@@ -174,11 +177,18 @@ impl Context {
                 self.max_shared_bytes
             )));
         }
+        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = allowed.entry(function.0 as usize).or_default();
+        if *most >= bytes {
+            return Ok(());
+        }
         self.make_current()?;
         let limit = FunctionAttribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: the function belongs to a module of this context.
         let result = unsafe { sys::cuFuncSetAttribute(function.0, limit, bytes as i32) };
-        check(result, "shared memory of a kernel")
+        check(result, "shared memory of a kernel")?;
+        *most = bytes;
+        Ok(())
     }
 }
 
