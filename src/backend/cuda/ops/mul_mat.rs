@@ -21,8 +21,9 @@ const MOST_WARPS: usize = 132 * 16;
 /// weights are short.
 const MOST_SPLIT: usize = 8;
 const MOST_SPLIT_EXACT: usize = 4;
-/// Blocks of the integer form that run at once: two on each of 132 SMs.
-const INT_BLOCKS: usize = 264;
+/// Teams of eight warps of the integer form that run at once: two on each of 132 SMs, in a
+/// block of their own for one column, else in one.
+const INT_TEAMS: usize = 264;
 /// `X_BYTES` and `MOST_GROUPS` of `mul_mat_vec_int.cu`.
 const X_BYTES: usize = 72 << 10;
 const MOST_GROUPS: usize = 128;
@@ -69,10 +70,15 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     let tiles = w.ne[1].div_ceil(TILE_ROWS);
     let all_tiles = tiles + node.rows_beside.div_ceil(TILE_ROWS);
     let y = groups.min(MOST_COLUMN_GROUPS);
+    let slots = match f.ids_at() {
+        Some(_) => 1,
+        None => token_slots(x.ne[1]),
+    };
+    let teams = if int && slots > 1 { 2 } else { 1 };
     // Blocks along the rows, and `split` of `VecJob`: there row tiles of a block.
     let (blocks, split) = match int {
         true => {
-            let of_block = (all_tiles * groups).div_ceil(INT_BLOCKS);
+            let of_block = (all_tiles * groups).div_ceil(INT_TEAMS / teams);
             (tiles.div_ceil(of_block), of_block)
         }
         false => {
@@ -82,15 +88,11 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     };
     let grid = [blocks, y, groups.div_ceil(y)];
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
-    let slots = match f.ids_at() {
-        Some(_) => 1,
-        None => token_slots(x.ne[1]),
-    };
     let entry = match int {
         true => format!("{entry}_mixed_{slots}"),
         false => format!("{entry}_{}", w.dtype.name()),
     };
-    let mut kernel = Kernel::new(entry, grid, (VEC_WARPS * 32) as u32);
+    let mut kernel = Kernel::new(entry, grid, (teams * VEC_WARPS * 32) as u32);
     if int {
         kernel = kernel.shared(x_bytes(slots, n_groups));
     }
