@@ -3,12 +3,14 @@
 use std::arch::x86_64::*;
 use std::ops::Mul;
 
+use super::ActKind;
 use super::driver::{KernelFn, Ops, Scratch};
 use super::entry::compile_kernels;
 use super::float;
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
 use super::operands::Acts;
+use super::q16;
 use super::tile::{Kind, Unpack};
 use super::unpack;
 use crate::quant::DType;
@@ -158,6 +160,25 @@ impl Lanes for U32x16 {
         )))
     }
     #[inline(always)]
+    fn max(self, x: u32) -> Self {
+        avx512!(U32x16(_mm512_max_epu32(
+            self.0,
+            _mm512_set1_epi32(x as i32)
+        )))
+    }
+    #[inline(always)]
+    fn max16(self, x: Self) -> Self {
+        avx512!(U32x16(_mm512_max_epu16(self.0, x.0)))
+    }
+    #[inline(always)]
+    fn pair(self, high: Self) -> Self {
+        avx512!(U32x16(_mm512_mask_blend_epi16(
+            0xAAAA_AAAA,
+            self.0,
+            _mm512_slli_epi32::<16>(high.0)
+        )))
+    }
+    #[inline(always)]
     fn lookup(self, table: &[u8; 16]) -> Self {
         avx512!({
             let table = _mm_loadu_si128(table.as_ptr().cast());
@@ -206,6 +227,10 @@ impl Lanes for U32x16 {
     fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self {
         avx512!(U32x16(_mm512_dpbusd_epi32(self.0, u.0, s.0)))
     }
+    #[inline(always)]
+    fn dot16(self, a: Self, b: Self) -> Self {
+        avx512!(U32x16(_mm512_dpwssd_epi32(self.0, a.0, b.0)))
+    }
 }
 
 impl Mul for F32x16 {
@@ -240,6 +265,10 @@ impl FloatLanes for F32x16 {
     #[inline(always)]
     fn add(self, b: Self) -> Self {
         avx512!(F32x16(_mm512_add_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn bits(self) -> U32x16 {
+        avx512!(U32x16(_mm512_castps_si512(self.0)))
     }
     #[inline(always)]
     fn zero(self) -> Self {

@@ -10,9 +10,11 @@
 
 use std::ops::Range;
 
-use super::ROW_TILE;
+use super::acts::ACT_GROUP;
 use super::operands::{Acts, Weights};
-use super::tile::{GROUP_STEP, Q_STEP, Tile};
+use super::q16::VALUE_STEP;
+use super::tile::{GROUP_STEP, Q_STEP, SCALE_STEP, Tile};
+use super::{ActKind, ROW_TILE};
 use crate::quant::DType;
 
 /// Values of a chunk for one or a few tokens: small, so that unpacking one
@@ -26,6 +28,12 @@ const K_CHUNK_F32: usize = 256;
 /// Up to this many tokens W comes from memory faster than it is used, so the
 /// next tile is asked for ahead of time.
 const DECODE_TOKENS: usize = 8;
+/// Values of a chunk in 16 bits: 13 KiB with their steps, beside twelve tokens' 10.
+const K_CHUNK_16: usize = 384;
+/// Bytes of a chunk's f32 values, or 16-bit lanes and steps.
+const VALUES_BYTES: usize = K_CHUNK_F32 * ROW_TILE * 4;
+const _: () =
+    assert!(K_CHUNK_16 * VALUE_STEP + K_CHUNK_16 / ACT_GROUP * SCALE_STEP <= VALUES_BYTES);
 pub const CACHE_LINE: usize = 64;
 
 /// A thread's scratch, cut into its parts.
@@ -82,10 +90,11 @@ pub struct Ops {
 
 /// Values of a chunk for `n` tokens.
 fn chunk_len(w: &Weights, n: usize) -> usize {
-    match (w.f32, n <= DECODE_TOKENS) {
-        (true, _) => K_CHUNK_F32,
-        (false, true) if n > 1 => K_CHUNK_DECODE,
-        (false, _) => K_CHUNK,
+    match (w.acts, n <= DECODE_TOKENS) {
+        (ActKind::F32, _) => K_CHUNK_F32,
+        (ActKind::Q16, _) => K_CHUNK_16,
+        (ActKind::Q8, true) if n > 1 => K_CHUNK_DECODE,
+        (ActKind::Q8, _) => K_CHUNK,
     }
 }
 
@@ -96,17 +105,17 @@ fn chunk_bytes(dtype: DType, k: usize) -> usize {
 
 /// Byte sizes of the scratch's parts: sums, stage, lanes, groups, f32 values.
 fn parts(dtype: DType, n: usize) -> [usize; 5] {
-    let k = if dtype.is_quantized() {
-        K_CHUNK
-    } else {
-        K_CHUNK_F32
+    let k = match dtype {
+        DType::F32 => K_CHUNK_F32,
+        DType::F16 | DType::BF16 => K_CHUNK_16,
+        _ => K_CHUNK,
     };
     [
         n * ROW_TILE * 4,
         ROW_TILE * chunk_bytes(dtype, k),
         K_CHUNK / 4 * Q_STEP,
         K_CHUNK / 16 * GROUP_STEP,
-        K_CHUNK_F32 * ROW_TILE * 4,
+        VALUES_BYTES,
     ]
 }
 
@@ -116,6 +125,16 @@ pub fn scratch_bytes(dtype: DType, n: usize) -> usize {
 }
 
 impl Scratch {
+    /// Where 16-bit lanes and their steps lie: in place of f32 values.
+    #[inline(always)]
+    pub fn tile16(&self) -> Tile {
+        let q = self.values.cast::<u8>();
+        Tile {
+            q,
+            groups: q.wrapping_add(K_CHUNK_16 * VALUE_STEP),
+        }
+    }
+
     /// Cuts `scratch` up; all parts begin on a cache line.
     fn cut(scratch: &mut [u8], dtype: DType, n: usize) -> Scratch {
         assert!(

@@ -1,7 +1,7 @@
 //! Compiles the generic loops for an instruction set.
 
 /// Compiles unpackers and kernels for lanes `$v` with target features
-/// `$features`, and makes `fn ops(dtype, exact) -> Option<Ops>` of them.
+/// `$features`, and makes `fn ops(dtype, acts) -> Option<Ops>` of them.
 /// `$nt` lists 1, 2, ... up to the tokens that fit the registers.
 macro_rules! compile_kernels {
     ($v:ty, $features:literal, [$($nt:literal)*]) => {
@@ -87,6 +87,42 @@ macro_rules! compile_kernels {
         }
 
         #[target_feature(enable = $features)]
+        unsafe fn unpack_q16<T: float::FloatFormat>(
+            src: *const u8,
+            stride: usize,
+            k: usize,
+            scratch: &Scratch,
+        ) {
+            // SAFETY: the contract of `UnpackFn`.
+            unsafe { q16::unpack::<$v, T>(src, stride, k, scratch.tile16()) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn multiply_q16<const NT: usize>(
+            scratch: &Scratch,
+            k0: usize,
+            k: usize,
+            acts: &Acts,
+            tx: *const u32,
+            acc: *mut f32,
+        ) {
+            // SAFETY: the contract of `KernelFn`.
+            unsafe { q16::q16::<$v, NT>(scratch.tile16(), k0, k, acts, tx, acc) }
+        }
+
+        #[target_feature(enable = $features)]
+        unsafe fn dot_q16<T: float::FloatFormat>(
+            rows: (*const u8, usize, *const u8),
+            k: (usize, usize),
+            acts: &Acts,
+            token: u32,
+            acc: *mut f32,
+        ) {
+            // SAFETY: the contract of `DotFn`.
+            unsafe { q16::dot::<$v, T>(rows, k, acts, token, acc) }
+        }
+
+        #[target_feature(enable = $features)]
         unsafe fn dot<U: Unpack>(
             rows: (*const u8, usize, *const u8),
             k: (usize, usize),
@@ -123,29 +159,44 @@ macro_rules! compile_kernels {
             Ops { unpack: widen::<T>, kernels: F32_KERNELS, dot: Some(dot_float::<T>) }
         }
 
-        /// The functions for a type; `None` for I32, which holds no weights.
-        pub fn ops(dtype: DType, f32: bool) -> Option<Ops> {
-            fn quantized<U: Unpack>(f32: bool) -> Option<Ops> {
-                Some(if f32 { quant_f32::<U>() } else { quant::<U>() })
+        /// What multiplies a float format of two bytes with 16-bit activations.
+        fn float_q16<T: float::FloatFormat>() -> Ops {
+            const KERNELS: &[KernelFn] = &[$(multiply_q16::<$nt>),*];
+            Ops { unpack: unpack_q16::<T>, kernels: KERNELS, dot: Some(dot_q16::<T>) }
+        }
+
+        /// The functions for a type and kind of activations; `None` where they do not
+        /// go together.
+        pub fn ops(dtype: DType, acts: ActKind) -> Option<Ops> {
+            fn quantized<U: Unpack>(acts: ActKind) -> Option<Ops> {
+                match acts {
+                    ActKind::Q8 => Some(quant::<U>()),
+                    ActKind::Q16 => None,
+                    ActKind::F32 => Some(quant_f32::<U>()),
+                }
             }
             match dtype {
+                DType::F32 | DType::F16 | DType::BF16 if acts == ActKind::Q8 => None,
+                DType::F16 if acts == ActKind::Q16 => Some(float_q16::<float::F16>()),
+                DType::BF16 if acts == ActKind::Q16 => Some(float_q16::<float::Bf16>()),
+                DType::F32 if acts == ActKind::Q16 => None,
                 DType::F32 => Some(float::<float::F32>()),
                 DType::F16 => Some(float::<float::F16>()),
                 DType::BF16 => Some(float::<float::Bf16>()),
                 DType::I32 => None,
-                DType::Q4_0 => quantized::<unpack::Q4_0>(f32),
-                DType::Q4_1 => quantized::<unpack::Q4_1>(f32),
-                DType::Q5_0 => quantized::<unpack::Q5_0>(f32),
-                DType::Q5_1 => quantized::<unpack::Q5_1>(f32),
-                DType::Q8_0 => quantized::<unpack::Q8_0>(f32),
-                DType::Q2K => quantized::<unpack::Q2K>(f32),
-                DType::Q3K => quantized::<unpack::Q3K>(f32),
-                DType::Q4K => quantized::<unpack::Q4K>(f32),
-                DType::Q5K => quantized::<unpack::Q5K>(f32),
-                DType::Q6K => quantized::<unpack::Q6K>(f32),
-                DType::Iq4Nl => quantized::<unpack::Iq4Nl>(f32),
-                DType::Iq4Xs => quantized::<unpack::Iq4Xs>(f32),
-                DType::Mxfp4 => quantized::<unpack::Mxfp4>(f32),
+                DType::Q4_0 => quantized::<unpack::Q4_0>(acts),
+                DType::Q4_1 => quantized::<unpack::Q4_1>(acts),
+                DType::Q5_0 => quantized::<unpack::Q5_0>(acts),
+                DType::Q5_1 => quantized::<unpack::Q5_1>(acts),
+                DType::Q8_0 => quantized::<unpack::Q8_0>(acts),
+                DType::Q2K => quantized::<unpack::Q2K>(acts),
+                DType::Q3K => quantized::<unpack::Q3K>(acts),
+                DType::Q4K => quantized::<unpack::Q4K>(acts),
+                DType::Q5K => quantized::<unpack::Q5K>(acts),
+                DType::Q6K => quantized::<unpack::Q6K>(acts),
+                DType::Iq4Nl => quantized::<unpack::Iq4Nl>(acts),
+                DType::Iq4Xs => quantized::<unpack::Iq4Xs>(acts),
+                DType::Mxfp4 => quantized::<unpack::Mxfp4>(acts),
             }
         }
     };

@@ -52,6 +52,12 @@ pub trait Lanes: Copy {
     fn sub_lanes(self, x: Self) -> Self;
     /// Unsigned minimum.
     fn min(self, x: u32) -> Self;
+    /// Unsigned maximum.
+    fn max(self, x: u32) -> Self;
+    /// Unsigned maximum of 16-bit halves.
+    fn max16(self, x: Self) -> Self;
+    /// The lower halves of `self`, and in the upper halves those of `high`.
+    fn pair(self, high: Self) -> Self;
     /// Each byte (0..16) becomes the table's entry.
     fn lookup(self, table: &[u8; 16]) -> Self;
     /// Bit `i` of the lowest four bits becomes bit 4 of byte `i`; others are zero.
@@ -70,6 +76,8 @@ pub trait Lanes: Copy {
     /// `u` with the four signed bytes of `s`. Exact where no `|s|` exceeds 127
     /// and, unless `WIDE`, no `u` does.
     fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self;
+    /// `self` plus, in each lane, the products of the two signed halves of `a` and `b`.
+    fn dot16(self, a: Self, b: Self) -> Self;
 }
 
 /// f32 lanes beside [`Lanes`].
@@ -87,5 +95,7 @@ pub trait FloatLanes: Copy + Mul<Output = Self> {
     /// `self * b + c`, rounded once.
     fn mul_add(self, b: Self, c: Self) -> Self;
     fn add(self, b: Self) -> Self;
+    /// The bits of each lane.
+    fn bits(self) -> Self::Int;
     fn zero(self) -> Self;
 }
