@@ -193,6 +193,34 @@ impl Lanes for U32x8 {
     }
 
     #[inline(always)]
+    fn f16_halves(self) -> [F32x8; 2] {
+        avx2!([
+            F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(self.0))),
+            F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(self.0))),
+        ])
+    }
+    #[inline(always)]
+    fn twice(self) -> [Self; 2] {
+        avx2!({
+            let (low, high) = (
+                _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
+                _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7),
+            );
+            [
+                U32x8(_mm256_permutevar8x32_epi32(self.0, low)),
+                U32x8(_mm256_permutevar8x32_epi32(self.0, high)),
+            ]
+        })
+    }
+    #[inline(always)]
+    fn halves([a, b]: [Self; 2]) -> Self {
+        // Packing works within halves: 64-bit pieces come out of order.
+        avx2!({
+            let words = _mm256_packus_epi32(a.and(0xFFFF).0, b.and(0xFFFF).0);
+            U32x8(_mm256_permute4x64_epi64::<0b11_01_10_00>(words))
+        })
+    }
+    #[inline(always)]
     fn f16(self) -> F32x8 {
         avx2!({
             // The low halves to the front of each 128 bits, then together.

@@ -211,6 +211,41 @@ impl Lanes for U32x16 {
     }
 
     #[inline(always)]
+    fn f16_halves(self) -> [F32x16; 2] {
+        avx512!([
+            F32x16(_mm512_cvtph_ps(_mm512_castsi512_si256(self.0))),
+            F32x16(_mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(self.0))),
+        ])
+    }
+    #[inline(always)]
+    fn twice(self) -> [Self; 2] {
+        avx512!({
+            let low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            [
+                U32x16(_mm512_permutexvar_epi32(low, self.0)),
+                U32x16(_mm512_permutexvar_epi32(high, self.0)),
+            ]
+        })
+    }
+    #[inline(always)]
+    fn halves([a, b]: [Self; 2]) -> Self {
+        /// Every second word of two vectors.
+        const EVEN: [u16; 32] = {
+            let mut at = [0; 32];
+            let mut i = 0;
+            while i < 32 {
+                at[i] = 2 * i as u16;
+                i += 1;
+            }
+            at
+        };
+        avx512!({
+            let even = _mm512_loadu_si512(EVEN.as_ptr().cast());
+            U32x16(_mm512_permutex2var_epi16(a.0, even, b.0))
+        })
+    }
+    #[inline(always)]
     fn f16(self) -> F32x16 {
         avx512!(F32x16(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(self.0))))
     }

@@ -76,7 +76,7 @@ macro_rules! compile_kernels {
 
         #[target_feature(enable = $features)]
         unsafe fn dot_float<T: float::FloatFormat>(
-            rows: (*const u8, usize, *const u8),
+            rows: (*const u8, usize),
             k: (usize, usize),
             acts: &Acts,
             token: u32,
@@ -112,7 +112,7 @@ macro_rules! compile_kernels {
 
         #[target_feature(enable = $features)]
         unsafe fn dot_q16<T: float::FloatFormat>(
-            rows: (*const u8, usize, *const u8),
+            rows: (*const u8, usize),
             k: (usize, usize),
             acts: &Acts,
             token: u32,
@@ -124,7 +124,7 @@ macro_rules! compile_kernels {
 
         #[target_feature(enable = $features)]
         unsafe fn dot<U: Unpack>(
-            rows: (*const u8, usize, *const u8),
+            rows: (*const u8, usize),
             k: (usize, usize),
             acts: &Acts,
             token: u32,

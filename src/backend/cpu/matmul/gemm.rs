@@ -11,9 +11,11 @@
 //!
 //! so that a token's result does not depend on its neighbours.
 
+use std::ops::Range;
+
 use super::ROW_TILE;
 use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
-use super::driver::CACHE_LINE;
+use super::driver::{CACHE_LINE, STREAM_AHEAD};
 use super::lanes::{FloatLanes, Lanes};
 use super::operands::Acts;
 use super::tile::{BlockRows, GROUP_STEP, Kind, Q_STEP, SCALE_STEP, Sink, Tile, TileOut, Unpack};
@@ -232,9 +234,21 @@ impl<V: Lanes, U: Unpack> Sink<V> for DotOut<V, U> {
     }
 }
 
+/// Asks for what follows in each row, once a cache line: `p` is byte `bytes.start` of
+/// the part of a row that is being read, of which `bytes` are read next.
+#[inline(always)]
+pub fn prefetch_rows<V: Lanes>(p: *const u8, stride: usize, bytes: Range<usize>) {
+    let first = bytes.start.next_multiple_of(CACHE_LINE);
+    for line in (first..bytes.end).step_by(CACHE_LINE) {
+        let at = p.wrapping_add(line - bytes.start + STREAM_AHEAD);
+        for r in 0..V::ROWS {
+            V::prefetch(at.wrapping_add(r * stride));
+        }
+    }
+}
+
 /// Adds to `acc [16 rows]` the products of values `k0..k0 + k` of 16 rows at
-/// `src` with row `token` of the activations, asking for as many bytes at
-/// `ahead`.
+/// `src` with row `token` of the activations.
 ///
 /// Budget on AVX-512, for 512 weights in 4 bits: transposing 20, nibbles 12,
 /// `vpdpbusd` 8, scales some 12, convert, scale, add: about 56 instructions on
@@ -246,7 +260,7 @@ impl<V: Lanes, U: Unpack> Sink<V> for DotOut<V, U> {
 /// a row of `acts`, `acc` has 16 values.
 #[inline(always)]
 pub unsafe fn dot<V: Lanes, U: Unpack>(
-    (src, stride, ahead): (*const u8, usize, *const u8),
+    (src, stride): (*const u8, usize),
     (k0, k): (usize, usize),
     acts: &Acts,
     token: u32,
@@ -265,11 +279,9 @@ pub unsafe fn dot<V: Lanes, U: Unpack>(
                 format: std::marker::PhantomData,
             };
             for b in 0..k / len {
-                let ahead = ahead.wrapping_add((b * ROW_TILE + r) * bytes);
-                for line in (0..V::ROWS * bytes).step_by(CACHE_LINE) {
-                    V::prefetch(ahead.wrapping_add(line));
-                }
-                let block = BlockRows::new(src.add(b * bytes + r * stride), stride, bytes);
+                let at = src.add(b * bytes + r * stride);
+                prefetch_rows::<V>(at, stride, b * bytes..(b + 1) * bytes);
+                let block = BlockRows::new(at, stride, bytes);
                 U::unpack::<V, _>(block, &mut out);
                 out.x = out.x.add(len / ACT_GROUP * RECORD);
             }

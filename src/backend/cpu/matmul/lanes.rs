@@ -65,6 +65,13 @@ pub trait Lanes: Copy {
     /// A vector of zeros.
     fn zero(self) -> Self;
 
+    /// The f16 halves of all lanes, in the order they lie in, as f32.
+    fn f16_halves(self) -> [Self::F; 2];
+    /// Each lane twice, in the order of [`Lanes::f16_halves`].
+    fn twice(self) -> [Self; 2];
+    /// The lower halves of all lanes of two vectors: what [`Lanes::f16_halves`] took apart.
+    fn halves(parts: [Self; 2]) -> Self;
+
     /// The lower half of each lane, an f16, as f32.
     fn f16(self) -> Self::F;
     /// Each lane, a signed integer, as f32.

@@ -15,8 +15,8 @@
 use super::ROW_TILE;
 use super::acts::ACT_GROUP;
 use super::acts16::{D16_AT, EXPONENT, INVERSE, LEAST, RECORD16, STEP, WHOLE};
-use super::driver::CACHE_LINE;
 use super::float::FloatFormat;
+use super::gemm::prefetch_rows;
 use super::lanes::{FloatLanes, Lanes};
 use super::operands::Acts;
 use super::tile::{Q_STEP, SCALE_STEP, Tile};
@@ -44,12 +44,10 @@ fn group<V: Lanes, T: FloatFormat>(lanes: &[V; PAIRS]) -> ([V; PAIRS], V::F) {
         )
     };
     let power = most.bits().and(EXPONENT).max(LEAST);
-    let inverse = inverse.sub_lanes(power).as_f32();
+    let inverse = T::factors(inverse.sub_lanes(power));
     let mut q = *lanes;
     for q in &mut q {
-        let low = T::low(*q).mul_add(inverse, whole).bits();
-        let high = T::high(*q).mul_add(inverse, whole).bits();
-        *q = low.pair(high);
+        *q = T::round(*q, inverse, whole);
     }
     (q, power.as_f32() * step)
 }
@@ -74,8 +72,8 @@ unsafe fn lanes<V: Lanes>(p: *const u8, stride: usize) -> [V; PAIRS] {
 /// of 16 rows of floats.
 ///
 /// Budget on AVX-512, for 512 weights: 80 transpose, 31 find the greatest, 16 times
-/// 9 (two conversions of two, a shift, two roundings, two that join) and 17 stores:
-/// 280 instructions on two ports; [`q16`] takes 19 a token.
+/// 8 (half taken, two conversions of two, two roundings, one that joins) and 17 stores:
+/// 260 instructions on two ports; [`q16`] takes 19 a token.
 ///
 /// # Safety
 /// The instruction set of `V` is available; `k % 32 == 0`; `2 * k` bytes of each row
@@ -159,7 +157,7 @@ pub unsafe fn q16<V: Lanes, const NT: usize>(
 }
 
 /// Adds to `acc [16 rows]` the products of values `k0..k0 + k` of 16 rows of floats at
-/// `src` with row `token` of the activations, asking for as many bytes at `ahead`.
+/// `src` with row `token` of the activations.
 ///
 /// Budget on AVX-512, for 1,024 bytes of file: those of [`unpack`] and [`q16`], some
 /// 300 instructions on two ports, 7 bytes a cycle: more than memory gives one core.
@@ -168,7 +166,7 @@ pub unsafe fn q16<V: Lanes, const NT: usize>(
 /// As for [`unpack`] and [`q16`].
 #[inline(always)]
 pub unsafe fn dot<V: Lanes, T: FloatFormat>(
-    (src, stride, ahead): (*const u8, usize, *const u8),
+    (src, stride): (*const u8, usize),
     (k0, k): (usize, usize),
     acts: &Acts,
     token: u32,
@@ -182,11 +180,8 @@ pub unsafe fn dot<V: Lanes, T: FloatFormat>(
             let mut x = acts.row(token, k0 / ACT_GROUP * RECORD16);
             for g in 0..k / ACT_GROUP {
                 let bytes = 2 * ACT_GROUP;
-                let ahead = ahead.wrapping_add((g * ROW_TILE + r) * bytes);
-                for line in (0..V::ROWS * bytes).step_by(CACHE_LINE) {
-                    V::prefetch(ahead.wrapping_add(line));
-                }
                 let at = src.add(g * bytes + r * stride);
+                prefetch_rows::<V>(at, stride, g * bytes..(g + 1) * bytes);
                 let (q, step) = group::<V, T>(&lanes(at, stride));
                 let mut sum = q[0].zero();
                 for (i, &q) in q.iter().enumerate() {
