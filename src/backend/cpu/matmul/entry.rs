@@ -45,7 +45,7 @@ macro_rules! compile_kernels {
         unsafe fn q8<
             const NT: usize,
             const HALVES: usize,
-            const AFFINE: bool,
+            const OFFSET: u32,
             const WIDE: bool,
         >(
             scratch: &Scratch,
@@ -57,7 +57,7 @@ macro_rules! compile_kernels {
         ) {
             // SAFETY: the contract of `KernelFn`.
             unsafe {
-                gemm::q8::<$v, NT, HALVES, AFFINE, WIDE>(scratch.tile, k0, k, acts, tx, acc)
+                gemm::q8::<$v, NT, HALVES, OFFSET, WIDE>(scratch.tile, k0, k, acts, tx, acc)
             }
         }
 
@@ -136,15 +136,24 @@ macro_rules! compile_kernels {
 
         const F32_KERNELS: &[KernelFn] = &[$(f32::<$nt>),*];
 
+        /// Tokens whose two sums and one product fit the registers, beside a lane of W
+        /// and what is being loaded; where there are fewer registers there are fewer kernels.
+        const MOST_TOKENS_16: usize = 10;
+
         /// What multiplies a block format with 8-bit activations.
         fn quant<U: Unpack>() -> Ops {
-            let affine = U::KIND == Kind::Affine;
-            let kernels: &[KernelFn] = match (U::GROUP, affine, U::WIDE) {
-                (16, false, _) => &[$(q8::<$nt, 2, false, false>),*],
-                (16, true, _) => &[$(q8::<$nt, 2, true, false>),*],
-                (_, true, _) => &[$(q8::<$nt, 1, true, false>),*],
-                (_, false, false) => &[$(q8::<$nt, 1, false, false>),*],
-                (_, false, true) => &[$(q8::<$nt, 1, false, true>),*],
+            let kernels: &[KernelFn] = match (U::GROUP, U::KIND, U::WIDE) {
+                (16, Kind::Centred(4), _) => &[$(q8::<$nt, 2, 4, false>),*],
+                (16, Kind::Centred(32), _) => &[$(q8::<$nt, 2, 32, false>),*],
+                (16, Kind::Centred(_), _) => unreachable!("start16 knows the two"),
+                (16, Kind::Affine, _) => &[$(q8::<$nt, 2, 0, false>),*],
+                (_, Kind::Affine, _) => &[$(q8::<$nt, 1, 0, false>),*],
+                (_, Kind::Centred(_), false) => &[$(q8::<$nt, 1, 1, false>),*],
+                (_, Kind::Centred(_), true) => &[$(q8::<$nt, 1, 1, true>),*],
+            };
+            let kernels = match U::GROUP {
+                16 => &kernels[..kernels.len().min(MOST_TOKENS_16)],
+                _ => kernels,
             };
             Ops { unpack: unpack_q8::<U>, kernels, dot: Some(dot::<U>) }
         }

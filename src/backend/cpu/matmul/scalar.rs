@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::ActKind;
-use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
+use super::acts::{ACT_GROUP, C16, C16_AT, D_AT, N32_AT, RECORD};
 use super::acts16::{D16_AT, RECORD16, quantize_weights};
 use super::operands::{Acts, Weights};
 use crate::quant::{Block, DType, MAX_BLOCK_GROUPS, MAX_BLOCK_LEN, cast_blocks, with_block};
@@ -78,17 +78,18 @@ unsafe fn block_q8<B: Block>(block: &B, k0: usize, acts: &Acts, tx: &[u32], acc:
         for g in 0..groups {
             let k = k0 + g * B::GROUP;
             let at = k % ACT_GROUP;
-            let n_at = if B::GROUP == 16 {
-                N16_AT + at / 4
-            } else {
-                N32_AT
-            };
             // SAFETY: the record of value `k` in row `row`, which holds the group.
             let (x, d_x, n_x) = unsafe {
                 let record = acts.row(row, k / ACT_GROUP * RECORD);
                 let x = std::slice::from_raw_parts(record.add(at).cast::<i8>(), B::GROUP);
                 let f32_at = |at: usize| record.add(at).cast::<f32>().read_unaligned();
-                (x, f32_at(D_AT), f32_at(n_at))
+                let n = if B::GROUP == 16 {
+                    let c16 = record.add(C16_AT + at / 4).cast::<i32>().read_unaligned();
+                    (c16 / C16) as f32
+                } else {
+                    f32_at(N32_AT)
+                };
+                (x, f32_at(D_AT), n)
             };
             let q = &q[g * B::GROUP..][..B::GROUP];
             let products = q.iter().zip(x).map(|(&q, &x)| i32::from(q) * i32::from(x));
