@@ -100,12 +100,12 @@ fn read_bandwidth(words: &[[u8; 8]], n_threads: usize) -> Result<f64> {
 fn sum(words: &[[u8; 8]]) -> u64 {
     let lines = words.as_chunks::<8>().0;
     let each = lines.len() / STREAMS;
-    let streams: [&[[[u8; 8]; 8]]; STREAMS] = std::array::from_fn(|i| &lines[i * each..][..each]);
     let mut lanes = [0u64; 8];
     for at in 0..each {
-        for stream in streams {
-            for (lane, word) in lanes.iter_mut().zip(&stream[at]) {
-                *lane = lane.wrapping_add(u64::from_ne_bytes(*word));
+        for i in 0..STREAMS {
+            let line = &lines[i * each + at];
+            for l in 0..8 {
+                lanes[l] = lanes[l].wrapping_add(u64::from_ne_bytes(line[l]));
             }
         }
     }
