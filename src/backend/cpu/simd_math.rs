@@ -334,8 +334,8 @@ mod x86 {
             for p in 0..k {
                 // A closure here is not always inlined, and then goes through memory.
                 let mut line = [_mm512_setzero_ps(); W];
-                for w in 0..W {
-                    line[w] = _mm512_loadu_ps(b.add(p * ldb + 16 * w));
+                for (w, line) in line.iter_mut().enumerate() {
+                    *line = _mm512_loadu_ps(b.add(p * ldb + 16 * w));
                 }
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let v = _mm512_set1_ps(*a.add(r * lda + p * step));
