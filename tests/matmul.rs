@@ -2,7 +2,8 @@
 
 use llama_rs::backend::check::random::{Random, random_weights};
 use llama_rs::backend::cpu::matmul::{
-    ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, quantize_row, scratch_bytes,
+    ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, q16_bytes, quantize_row, quantize_row16,
+    scratch_bytes,
 };
 use llama_rs::backend::cpu::simd::Simd;
 use llama_rs::quant::{DType, quantize_q8};
@@ -53,14 +54,28 @@ impl Case {
         buf
     }
 
+    fn quantized16(&self, simd: Simd) -> Vec<u8> {
+        let mut buf = vec![0xFF; q16_bytes(self.k, self.n)];
+        for (i, x) in self.x.chunks_exact(self.k).enumerate() {
+            // SAFETY: the buffer is exactly of that size; one thread.
+            unsafe { quantize_row16(simd, x, buf.as_mut_ptr(), self.k, self.n, i) };
+        }
+        buf
+    }
+
     /// y `[m, n]`, rows done in pieces of `step`, everything unread poisoned.
     fn run(&self, simd: Simd, kind: ActKind, step: usize) -> Vec<f32> {
         let buf = match kind {
             ActKind::Q8 => self.quantized(simd),
+            ActKind::Q16 => self.quantized16(simd),
             ActKind::F32 => Vec::new(),
         };
         let acts = match kind {
             ActKind::Q8 => Acts::Q8 {
+                buf: &buf,
+                n: self.n,
+            },
+            ActKind::Q16 => Acts::Q16 {
                 buf: &buf,
                 n: self.n,
             },
@@ -186,6 +201,52 @@ fn q8_products_match_f64_sums_of_the_quantized_activations() {
 }
 
 #[test]
+fn q16_products_match_f64_sums_within_half_a_step() {
+    for dtype in [DType::F16, DType::BF16] {
+        for (i, k) in [32, 96, 416, 1120].into_iter().enumerate() {
+            for (j, n) in TOKENS.into_iter().enumerate() {
+                let case = Case::new(dtype, k, ROWS[(i + j) % 4], n);
+                let results: Vec<_> = paths()
+                    .map(|s| (s, case.run(s, ActKind::Q16, 4096)))
+                    .collect();
+                check_q16(&case, &results);
+            }
+        }
+    }
+}
+
+/// Half a step of each weight and value away: steps are 2^-12 of the power of two below
+/// the greatest weight of a group, and
+/// the 8191st part of the greatest value.
+fn check_q16(case: &Case, results: &[(Simd, Vec<f32>)]) {
+    let greatest = |v: &[f64]| v.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
+    for r in 0..case.m {
+        let w = case.row(r);
+        for t in 0..case.n {
+            let x = &case.x[t * case.k..][..case.k];
+            let x: Vec<f64> = x.iter().map(|&v| v.into()).collect();
+            let (mut bound, mut magnitude) = (0.0, 0.0);
+            for (w, x) in w.chunks_exact(32).zip(x.chunks_exact(32)) {
+                let w_step = greatest(w).log2().floor().exp2() / 4096.0;
+                let x_step = greatest(x) / 8191.0;
+                for (w, x) in w.iter().zip(x) {
+                    bound += w.abs() * 0.501 * x_step + (x.abs() + x_step) * 0.5 * w_step;
+                    magnitude += (w.abs() + w_step) * (x.abs() + x_step);
+                }
+            }
+            // Integer sums are exact; a group takes a conversion, two products, a sum.
+            let bound = bound + (case.k / 32 + 4) as f64 * ROUNDING * magnitude;
+            let expected = dot(&w, &x);
+            for (simd, y) in results {
+                let y = f64::from(y[t * case.m + r]);
+                let name = format!("{:?} {simd:?} k={} row {r} token {t}", case.dtype, case.k);
+                assert!((y - expected).abs() <= bound, "{name}: {y} for {expected}");
+            }
+        }
+    }
+}
+
+#[test]
 fn f32_products_match_f64_sums() {
     for dtype in weight_types() {
         for_each_case(dtype, |case| {
@@ -222,8 +283,9 @@ fn f32_products_match_f64_sums() {
 fn result_depends_neither_on_other_tokens_nor_on_the_split_of_rows() {
     for dtype in weight_types() {
         let k = row_lengths(dtype)[2];
-        for kind in [ActKind::Q8, ActKind::F32] {
-            if kind == ActKind::Q8 && act_kind(dtype, k, false) != kind {
+        let k = k.next_multiple_of(32);
+        for kind in [ActKind::Q8, ActKind::Q16, ActKind::F32] {
+            if kind != ActKind::F32 && act_kind(dtype, k, false) != kind {
                 continue;
             }
             for simd in paths() {
@@ -288,7 +350,10 @@ fn token_lists_gather_and_scatter() {
 fn activation_kind_follows_type_mode_and_length() {
     assert_eq!(act_kind(DType::Q4K, 256, false), ActKind::Q8);
     assert_eq!(act_kind(DType::Q4K, 256, true), ActKind::F32);
-    for dtype in [DType::F32, DType::F16, DType::BF16] {
-        assert_eq!(act_kind(dtype, 256, false), ActKind::F32);
+    assert_eq!(act_kind(DType::F32, 256, false), ActKind::F32);
+    for dtype in [DType::F16, DType::BF16] {
+        assert_eq!(act_kind(dtype, 256, false), ActKind::Q16);
+        assert_eq!(act_kind(dtype, 256, true), ActKind::F32);
+        assert_eq!(act_kind(dtype, 250, false), ActKind::F32);
     }
 }

@@ -6,7 +6,8 @@
 use std::time::Instant;
 
 use llama_rs::backend::cpu::matmul::{
-    ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, quantize_row, scratch_bytes,
+    ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, q16_bytes, quantize_row, quantize_row16,
+    scratch_bytes,
 };
 use llama_rs::backend::cpu::simd::Simd;
 use llama_rs::quant::DType;
@@ -44,7 +45,7 @@ fn pool() -> Vec<u8> {
 /// Seconds for one row of W and `n` tokens, on one thread.
 fn row_seconds(simd: Simd, dtype: DType, (k, m): (usize, usize), n: usize, pool: &[u8]) -> f64 {
     let x: Vec<f32> = (0..k * n).map(|i| (i as f32 * 0.37).sin()).collect();
-    let mut buf = vec![0; q8_bytes(k, n)];
+    let mut buf = vec![0; q16_bytes(k, n)];
     let acts = match act_kind(dtype, k, false) {
         ActKind::Q8 => {
             for (i, x) in x.chunks_exact(k).enumerate() {
@@ -52,6 +53,13 @@ fn row_seconds(simd: Simd, dtype: DType, (k, m): (usize, usize), n: usize, pool:
                 unsafe { quantize_row(simd, x, buf.as_mut_ptr(), k, n, i) };
             }
             Acts::Q8 { buf: &buf, n }
+        }
+        ActKind::Q16 => {
+            for (i, x) in x.chunks_exact(k).enumerate() {
+                // SAFETY: the buffer is exactly of that size.
+                unsafe { quantize_row16(simd, x, buf.as_mut_ptr(), k, n, i) };
+            }
+            Acts::Q16 { buf: &buf, n }
         }
         ActKind::F32 => Acts::F32 { x: &x, stride: k },
     };

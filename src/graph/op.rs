@@ -80,15 +80,19 @@ pub enum GluKind {
 /// An op. `[..]` gives shapes in GGUF order; `n` is the token dimension.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Op {
-    /// `w [k, m], x [k, n] (, x as 8-bit rows) -> [m, n]` in f32.
+    /// `w [k, m], x [k, n] (, x quantized) -> [m, n]` in f32.
     MulMat,
-    /// `w [k, m, n_expert], x [k, 1 | n_used, n], ids [n_used, n] (, x as 8-bit rows)
+    /// `w [k, m, n_expert], x [k, 1 | n_used, n], ids [n_used, n] (, x quantized)
     /// -> [m, n_used, n]`.
     MulMatId,
     /// A product with what stands around it, see [`FusedMulMat`].
     FusedMulMat(FusedMulMat),
     /// CPU: `x [k, ..] -> 8-bit rows` of `words * 4` bytes, shared by all readers of `x`.
     QuantizeQ8 {
+        words: usize,
+    },
+    /// As [`Op::QuantizeQ8`], 16-bit rows.
+    QuantizeQ16 {
         words: usize,
     },
     /// CUDA: `x [k, ..] -> [k rounded up to 32, ..]` in F16, times 1/16 so that values
@@ -273,6 +277,7 @@ impl Op {
             Op::MoeRoute { .. } => "MOE_ROUTE",
             Op::MoeSum => "MOE_SUM",
             Op::QuantizeQ8 { .. } => "QUANTIZE_Q8",
+            Op::QuantizeQ16 { .. } => "QUANTIZE_Q16",
             Op::GetRows => "GET_ROWS",
             Op::SetRows => "SET_ROWS",
             Op::RmsNorm { .. } => "RMS_NORM",
@@ -338,6 +343,7 @@ impl Op {
             Op::SsmScan(p) => p.n_operands()..=p.n_operands(),
             Op::GatedDeltaNet(_) => 8..=8,
             Op::QuantizeQ8 { .. }
+            | Op::QuantizeQ16 { .. }
             | Op::PackF16
             | Op::MoeRoute { .. }
             | Op::Norm { .. }

@@ -96,7 +96,7 @@ impl Op {
             }),
             Op::TopK { count } => (is_f32(a) && (1..=a.ne[0]).contains(count))
                 .then(|| int_rows(a, [*count, a.ne[1], a.ne[2], a.ne[3]])),
-            Op::QuantizeQ8 { words } => is_f32(a).then_some(Shape {
+            Op::QuantizeQ8 { words } | Op::QuantizeQ16 { words } => is_f32(a).then_some(Shape {
                 dtype: DType::I32,
                 ne: [*words, 1, 1, 1],
                 live: None,

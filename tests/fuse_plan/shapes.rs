@@ -84,6 +84,7 @@ fn shape_rules_refuse_wrong_operands() {
         Op::Cumsum,
         Op::Glu(GluKind::Swiglu),
         Op::QuantizeQ8 { words: 1 },
+        Op::QuantizeQ16 { words: 1 },
     ];
     for op in unary.into_iter().chain(norms) {
         refused(op, &[(F16, &[4, 3])]);

@@ -2,7 +2,7 @@
 
 use super::bind::{Binder, Storage};
 use super::buffer::{Buffer, Scratch};
-use super::matmul::{ActKind, act_kind, q8_bytes};
+use super::matmul::{ActKind, act_kind, q8_bytes, q16_bytes};
 use super::pool::{Pool, Worker};
 use super::rope::RopeTable;
 use super::simd::Simd;
@@ -128,10 +128,15 @@ impl Rules for CpuRules {
         true
     }
 
-    fn q8_words(&self, w: &Tensor, x: &Tensor) -> Option<usize> {
+    fn quantized(&self, w: &Tensor, x: &Tensor) -> Option<Op> {
         let n = x.n_values() / x.ne[0];
         match act_kind(w.dtype, w.ne[0], self.exact) {
-            ActKind::Q8 => Some(q8_bytes(w.ne[0], n).div_ceil(4)),
+            ActKind::Q8 => Some(Op::QuantizeQ8 {
+                words: q8_bytes(w.ne[0], n).div_ceil(4),
+            }),
+            ActKind::Q16 => Some(Op::QuantizeQ16 {
+                words: q16_bytes(w.ne[0], n).div_ceil(4),
+            }),
             ActKind::F32 => None,
         }
     }

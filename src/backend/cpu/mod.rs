@@ -81,6 +81,7 @@ fn run_node(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         Op::MulMat => mul_mat::mul_mat(ctx, node, worker),
         Op::MulMatId => mul_mat::mul_mat_id(ctx, node, worker),
         Op::QuantizeQ8 { .. } => mul_mat::quantize_q8(ctx, node, worker),
+        Op::QuantizeQ16 { .. } => mul_mat::quantize_q16(ctx, node, worker),
         Op::GetRows => rows::get_rows(ctx, node, worker),
         Op::SetRows => rows::set_rows(ctx, node, worker),
         Op::Cont => rows::cont(ctx, node, worker),

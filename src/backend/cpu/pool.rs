@@ -248,6 +248,34 @@ mod tests {
         }
     }
 
+    /// Twice as many threads as processors, and two more that never rest: whoever waits
+    /// must leave its processor to those it waits for.
+    #[test]
+    fn a_crowded_machine_does_not_hold_up_barriers() {
+        let n_cpus = std::thread::available_parallelism().map_or(2, |n| n.get());
+        let mut pool = Pool::new(2 * n_cpus).expect("threads");
+        let (done, steps) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            for _ in 0..20 {
+                pool.run(&|w: &Worker<'_>| {
+                    for _ in 0..5 {
+                        w.barrier();
+                    }
+                    steps.fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(steps.into_inner(), 20 * 2 * n_cpus);
+    }
+
     #[test]
     fn shares_cover_everything_once() {
         let mut pool = Pool::new(3).expect("threads");

@@ -332,8 +332,11 @@ mod x86 {
         // SAFETY: the caller's promise.
         unsafe {
             for p in 0..k {
-                let line: [__m512; W] =
-                    std::array::from_fn(|w| _mm512_loadu_ps(b.add(p * ldb + 16 * w)));
+                // A closure here is not always inlined, and then goes through memory.
+                let mut line = [_mm512_setzero_ps(); W];
+                for (w, line) in line.iter_mut().enumerate() {
+                    *line = _mm512_loadu_ps(b.add(p * ldb + 16 * w));
+                }
                 for (r, acc) in acc.iter_mut().enumerate() {
                     let v = _mm512_set1_ps(*a.add(r * lda + p * step));
                     for w in 0..W {

@@ -32,7 +32,7 @@ impl Rules for CudaRules {
         self.fuse
     }
 
-    fn q8_words(&self, _: &Tensor, _: &Tensor) -> Option<usize> {
+    fn quantized(&self, _: &Tensor, _: &Tensor) -> Option<Op> {
         None
     }
 

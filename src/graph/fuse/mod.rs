@@ -14,9 +14,9 @@ use std::collections::{HashMap, HashSet};
 pub trait Rules {
     /// Whether `RMS_NORM` takes the weight multiplication that follows it.
     fn norm_mul(&self) -> bool;
-    /// Words (4 bytes) of the 8-bit form of `x` that a product with `w` reads;
+    /// The op that makes the quantized form of `x` that a product with `w` reads;
     /// `None` when it reads `x` as f32.
-    fn q8_words(&self, w: &Tensor, x: &Tensor) -> Option<usize>;
+    fn quantized(&self, w: &Tensor, x: &Tensor) -> Option<Op>;
     /// Whether a product with `w` reads `x` as `PACK_F16` leaves it.
     fn packs_f16(&self, _w: &Tensor, _x: &Tensor) -> bool {
         false
@@ -75,8 +75,8 @@ struct Rewriter<'a> {
     old: &'a Graph,
     new: Graph,
     map: Vec<Option<TensorId>>,
-    /// 8-bit or packed form of an activation, made once for all its readers.
-    packed: HashMap<TensorId, TensorId>,
+    /// Packed forms of an activation, by op: each is made once for all its readers.
+    packed: HashMap<(TensorId, &'static str), TensorId>,
     /// RMS norms of the old graph that the products behind them take along.
     norms: HashSet<TensorId>,
     /// Readers of each tensor of the old graph.

@@ -17,27 +17,26 @@ impl Rewriter<'_> {
             _ => return,
         };
         let (weight, values) = (self.new.get(tensor.src[0]), self.new.get(x));
-        let words = rules.q8_words(weight, values);
-        if words.is_none() && !rules.packs_f16(weight, values) {
-            return;
-        }
-        if let Some(&packed) = self.packed.get(&x) {
+        let op = match rules.quantized(weight, values) {
+            Some(op) => op,
+            None if rules.packs_f16(weight, values) => Op::PackF16,
+            None => return,
+        };
+        if let Some(&packed) = self.packed.get(&(x, op.name())) {
             return tensor.src.push(packed);
         }
         let (ne, live) = (values.ne, values.live);
-        let packed = match words {
-            Some(words) => {
-                let name = format!("{}-q8", values.name);
-                let op = Op::QuantizeQ8 { words };
-                self.push_op(op, name, (DType::I32, [words, 1, 1, 1], None), &[x])
-            }
-            None => {
-                let name = format!("{}-f16", values.name);
+        let (form, shape) = match op {
+            Op::QuantizeQ8 { words } => ("q8", (DType::I32, [words, 1, 1, 1], None)),
+            Op::QuantizeQ16 { words } => ("q16", (DType::I32, [words, 1, 1, 1], None)),
+            _ => {
                 let ne = [ne[0].next_multiple_of(32), ne[1], ne[2], ne[3]];
-                self.push_op(Op::PackF16, name, (DType::F16, ne, live), &[x])
+                ("f16", (DType::F16, ne, live))
             }
         };
-        self.packed.insert(x, packed);
+        let name = format!("{}-{form}", values.name);
+        let packed = self.push_op(op, name, shape, &[x]);
+        self.packed.insert((x, op.name()), packed);
         tensor.src.push(packed);
     }
 

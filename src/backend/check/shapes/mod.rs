@@ -167,6 +167,7 @@ pub const OPS: &[OpRow] = &[
     inner("MUL_MAT_ID_GLU", "two MUL_MAT_ID and GLU in one (CUDA)"),
     inner("MUL_MAT_ID_NORM", "RMS_NORM and MUL_MAT_ID in one (CUDA)"),
     inner("QUANTIZE_Q8", "x [k, n] -> 8-bit rows for products (CPU)"),
+    inner("QUANTIZE_Q16", "x [k, n] -> 16-bit rows for products (CPU)"),
     inner("PACK_F16", "x [k, n] -> F16 for products (CUDA)"),
     row(
         "MOE_ROUTE",

@@ -7,10 +7,11 @@
 //! 0..32   q    i8     round(x / d), -127..=127
 //! 32..36  d    f32    max|x| / 127
 //! 36..40  n32  f32    sum of q: what a weight's offset multiplies
-//! 40..48  n16  f32 2  sum of the first and of the last 16
+//! 40..48  c16  i32 2  sum of the first and of the last 16, times -32
 //! ```
 //!
-//! so that a kernel needs one address for each token.
+//! so that a kernel needs one address for each token. An integer sum that starts at c16
+//! is that of weights 32 less: lanes of Q6_K are 32 more than its values.
 
 use crate::backend::cpu::simd::Simd;
 
@@ -18,10 +19,12 @@ use crate::backend::cpu::simd::Simd;
 pub const ACT_GROUP: usize = 32;
 /// Bytes of a record.
 pub(super) const RECORD: usize = 48;
-/// Where a record's `d`, `n32` and `n16` begin.
+/// Where a record's `d`, `n32` and `c16` begin.
 pub(super) const D_AT: usize = 32;
 pub(super) const N32_AT: usize = 36;
-pub(super) const N16_AT: usize = 40;
+pub(super) const C16_AT: usize = 40;
+/// What sums of 16 are multiplied by in `c16`.
+pub(super) const C16: i32 = -32;
 
 /// Exact bytes of the quantized form of `n` rows of `k` values, `k % 32 == 0`.
 pub fn q8_bytes(k: usize, n: usize) -> usize {
@@ -104,13 +107,15 @@ pub(super) fn scale_of(max_bits: u32) -> (f32, f32) {
 /// `record` has [`RECORD`] writable bytes.
 #[inline(always)]
 pub(super) unsafe fn write_factors(record: *mut u8, d: f32, sums: [i32; 2]) {
-    let [low, high] = sums.map(|sum| sum as f32);
+    let [low, high] = sums;
+    let factors = [d, (low + high) as f32];
     // SAFETY: inside the record, which may be unaligned.
     unsafe {
-        record
-            .add(D_AT)
-            .cast::<[f32; 4]>()
-            .write_unaligned([d, low + high, low, high])
+        let at = record.add(D_AT);
+        at.cast::<[f32; 2]>().write_unaligned(factors);
+        let at = record.add(C16_AT);
+        at.cast::<[i32; 2]>()
+            .write_unaligned([C16 * low, C16 * high]);
     }
 }
 
@@ -142,8 +147,9 @@ mod tests {
             assert!(record.iter().zip(q).all(|(&a, &b)| a as i8 == b));
             assert_eq!(f32_at(D_AT), d[g]);
             assert_eq!(f32_at(N32_AT), sum(q));
-            assert_eq!(f32_at(N16_AT), sum(&q[..16]));
-            assert_eq!(f32_at(N16_AT + 4), sum(&q[16..]));
+            let i32_at = |at: usize| i32::from_le_bytes(record[at..at + 4].try_into().unwrap());
+            assert_eq!(i32_at(C16_AT) as f32, -32.0 * sum(&q[..16]));
+            assert_eq!(i32_at(C16_AT + 4) as f32, -32.0 * sum(&q[16..]));
         }
     }
 

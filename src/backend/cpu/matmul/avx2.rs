@@ -3,12 +3,14 @@
 use std::arch::x86_64::*;
 use std::ops::Mul;
 
+use super::ActKind;
 use super::driver::{KernelFn, Ops, Scratch};
 use super::entry::compile_kernels;
 use super::float;
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
 use super::operands::Acts;
+use super::q16;
 use super::tile::{Kind, Unpack};
 use super::unpack;
 use crate::quant::DType;
@@ -152,6 +154,21 @@ impl Lanes for U32x8 {
         avx2!(U32x8(_mm256_min_epu32(self.0, _mm256_set1_epi32(x as i32))))
     }
     #[inline(always)]
+    fn max(self, x: u32) -> Self {
+        avx2!(U32x8(_mm256_max_epu32(self.0, _mm256_set1_epi32(x as i32))))
+    }
+    #[inline(always)]
+    fn max16(self, x: Self) -> Self {
+        avx2!(U32x8(_mm256_max_epu16(self.0, x.0)))
+    }
+    #[inline(always)]
+    fn pair(self, high: Self) -> Self {
+        avx2!(U32x8(_mm256_blend_epi16::<0b1010_1010>(
+            self.0,
+            _mm256_slli_epi32::<16>(high.0)
+        )))
+    }
+    #[inline(always)]
     fn lookup(self, table: &[u8; 16]) -> Self {
         avx2!({
             let table = _mm_loadu_si128(table.as_ptr().cast());
@@ -175,6 +192,34 @@ impl Lanes for U32x8 {
         avx2!(U32x8(_mm256_setzero_si256()))
     }
 
+    #[inline(always)]
+    fn f16_halves(self) -> [F32x8; 2] {
+        avx2!([
+            F32x8(_mm256_cvtph_ps(_mm256_castsi256_si128(self.0))),
+            F32x8(_mm256_cvtph_ps(_mm256_extracti128_si256::<1>(self.0))),
+        ])
+    }
+    #[inline(always)]
+    fn twice(self) -> [Self; 2] {
+        avx2!({
+            let (low, high) = (
+                _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3),
+                _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7),
+            );
+            [
+                U32x8(_mm256_permutevar8x32_epi32(self.0, low)),
+                U32x8(_mm256_permutevar8x32_epi32(self.0, high)),
+            ]
+        })
+    }
+    #[inline(always)]
+    fn halves([a, b]: [Self; 2]) -> Self {
+        // Packing works within halves: 64-bit pieces come out of order.
+        avx2!({
+            let words = _mm256_packus_epi32(a.and(0xFFFF).0, b.and(0xFFFF).0);
+            U32x8(_mm256_permute4x64_epi64::<0b11_01_10_00>(words))
+        })
+    }
     #[inline(always)]
     fn f16(self) -> F32x8 {
         avx2!({
@@ -216,6 +261,10 @@ impl Lanes for U32x8 {
             U32x8(_mm256_add_epi32(self.0, sum))
         })
     }
+    #[inline(always)]
+    fn dot16(self, a: Self, b: Self) -> Self {
+        avx2!(U32x8(_mm256_add_epi32(self.0, _mm256_madd_epi16(a.0, b.0))))
+    }
 }
 
 impl Mul for F32x8 {
@@ -250,6 +299,10 @@ impl FloatLanes for F32x8 {
     #[inline(always)]
     fn add(self, b: Self) -> Self {
         avx2!(F32x8(_mm256_add_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn bits(self) -> U32x8 {
+        avx2!(U32x8(_mm256_castps_si256(self.0)))
     }
     #[inline(always)]
     fn zero(self) -> Self {

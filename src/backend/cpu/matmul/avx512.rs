@@ -3,12 +3,14 @@
 use std::arch::x86_64::*;
 use std::ops::Mul;
 
+use super::ActKind;
 use super::driver::{KernelFn, Ops, Scratch};
 use super::entry::compile_kernels;
 use super::float;
 use super::gemm;
 use super::lanes::{FloatLanes, Lanes};
 use super::operands::Acts;
+use super::q16;
 use super::tile::{Kind, Unpack};
 use super::unpack;
 use crate::quant::DType;
@@ -158,6 +160,25 @@ impl Lanes for U32x16 {
         )))
     }
     #[inline(always)]
+    fn max(self, x: u32) -> Self {
+        avx512!(U32x16(_mm512_max_epu32(
+            self.0,
+            _mm512_set1_epi32(x as i32)
+        )))
+    }
+    #[inline(always)]
+    fn max16(self, x: Self) -> Self {
+        avx512!(U32x16(_mm512_max_epu16(self.0, x.0)))
+    }
+    #[inline(always)]
+    fn pair(self, high: Self) -> Self {
+        avx512!(U32x16(_mm512_mask_blend_epi16(
+            0xAAAA_AAAA,
+            self.0,
+            _mm512_slli_epi32::<16>(high.0)
+        )))
+    }
+    #[inline(always)]
     fn lookup(self, table: &[u8; 16]) -> Self {
         avx512!({
             let table = _mm_loadu_si128(table.as_ptr().cast());
@@ -190,6 +211,41 @@ impl Lanes for U32x16 {
     }
 
     #[inline(always)]
+    fn f16_halves(self) -> [F32x16; 2] {
+        avx512!([
+            F32x16(_mm512_cvtph_ps(_mm512_castsi512_si256(self.0))),
+            F32x16(_mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(self.0))),
+        ])
+    }
+    #[inline(always)]
+    fn twice(self) -> [Self; 2] {
+        avx512!({
+            let low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+            let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
+            [
+                U32x16(_mm512_permutexvar_epi32(low, self.0)),
+                U32x16(_mm512_permutexvar_epi32(high, self.0)),
+            ]
+        })
+    }
+    #[inline(always)]
+    fn halves([a, b]: [Self; 2]) -> Self {
+        /// Every second word of two vectors.
+        const EVEN: [u16; 32] = {
+            let mut at = [0; 32];
+            let mut i = 0;
+            while i < 32 {
+                at[i] = 2 * i as u16;
+                i += 1;
+            }
+            at
+        };
+        avx512!({
+            let even = _mm512_loadu_si512(EVEN.as_ptr().cast());
+            U32x16(_mm512_permutex2var_epi16(a.0, even, b.0))
+        })
+    }
+    #[inline(always)]
     fn f16(self) -> F32x16 {
         avx512!(F32x16(_mm512_cvtph_ps(_mm512_cvtepi32_epi16(self.0))))
     }
@@ -205,6 +261,10 @@ impl Lanes for U32x16 {
     #[inline(always)]
     fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self {
         avx512!(U32x16(_mm512_dpbusd_epi32(self.0, u.0, s.0)))
+    }
+    #[inline(always)]
+    fn dot16(self, a: Self, b: Self) -> Self {
+        avx512!(U32x16(_mm512_dpwssd_epi32(self.0, a.0, b.0)))
     }
 }
 
@@ -240,6 +300,10 @@ impl FloatLanes for F32x16 {
     #[inline(always)]
     fn add(self, b: Self) -> Self {
         avx512!(F32x16(_mm512_add_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn bits(self) -> U32x16 {
+        avx512!(U32x16(_mm512_castps_si512(self.0)))
     }
     #[inline(always)]
     fn zero(self) -> Self {

@@ -1,7 +1,7 @@
 //! Products with f32 activations: float weights, and the exact mode.
 
 use super::ROW_TILE;
-use super::driver::CACHE_LINE;
+use super::gemm::prefetch_rows;
 use super::lanes::{FloatLanes, Lanes};
 use super::operands::Acts;
 use super::tile::{GROUP_STEP, Kind, Q_STEP, SCALE_STEP, Tile, Unpack};
@@ -44,6 +44,20 @@ pub trait FloatFormat {
     fn low<V: Lanes>(lane: V) -> V::F;
     /// The value in the upper half; for formats of 2 bytes.
     fn high<V: Lanes>(lane: V) -> V::F;
+    /// For formats of 2 bytes: both values of each lane as whole numbers, after the
+    /// product with the lane's `factor` (see [`factors`](Self::factors)) and the sum with
+    /// `whole`, whose lower bits then are those of the number.
+    #[inline(always)]
+    fn round<V: Lanes>(lane: V, factor: [V; 2], whole: V::F) -> V {
+        let low = Self::low(lane).mul_add(factor[0].as_f32(), whole).bits();
+        let high = Self::high(lane).mul_add(factor[1].as_f32(), whole).bits();
+        low.pair(high)
+    }
+    /// The bits of each lane's factor as `round` wants them.
+    #[inline(always)]
+    fn factors<V: Lanes>(factor: V) -> [V; 2] {
+        [factor; 2]
+    }
 }
 
 /// IEEE half precision.
@@ -62,6 +76,18 @@ impl FloatFormat for F16 {
     #[inline(always)]
     fn high<V: Lanes>(lane: V) -> V::F {
         lane.shr(16).f16()
+    }
+    // Conversions take neighbours, which saves taking halves apart.
+    #[inline(always)]
+    fn round<V: Lanes>(lane: V, factor: [V; 2], whole: V::F) -> V {
+        let [a, b] = lane.f16_halves();
+        let a = a.mul_add(factor[0].as_f32(), whole).bits();
+        let b = b.mul_add(factor[1].as_f32(), whole).bits();
+        V::halves([a, b])
+    }
+    #[inline(always)]
+    fn factors<V: Lanes>(factor: V) -> [V; 2] {
+        factor.twice()
     }
 }
 
@@ -172,8 +198,7 @@ pub unsafe fn f32<V: Lanes, const NT: usize>(
 }
 
 /// Adds to `acc [16 rows]` the products of values `k0..k0 + k` of 16 rows of
-/// floats at `src` with row `token` of the activations, in the order of [`f32`],
-/// asking for as many bytes at `ahead`.
+/// floats at `src` with row `token` of the activations, in the order of [`f32`].
 ///
 /// Budget on AVX-512, for 256 bytes of f16 (8 values of 16 rows): transposing
 /// 20, 8 conversions of 4 instructions, 4 shifts, 8 multiply-adds: 64 on two
@@ -183,7 +208,7 @@ pub unsafe fn f32<V: Lanes, const NT: usize>(
 /// As for [`widen`] and [`f32`]; `k` is whole 16 bytes.
 #[inline(always)]
 pub unsafe fn dot<V: Lanes, T: FloatFormat>(
-    (src, stride, ahead): (*const u8, usize, *const u8),
+    (src, stride): (*const u8, usize),
     (k0, k): (usize, usize),
     acts: &Acts,
     token: u32,
@@ -197,11 +222,9 @@ pub unsafe fn dot<V: Lanes, T: FloatFormat>(
             let (mut even, mut odd) = (y.zero(), y.zero());
             let mut x = acts.row(token, 4 * k0).cast::<f32>();
             for i in 0..k * T::BYTES / 16 {
-                let ahead = ahead.wrapping_add((i * ROW_TILE + r) * 16);
-                for line in (0..V::ROWS * 16).step_by(CACHE_LINE) {
-                    V::prefetch(ahead.wrapping_add(line));
-                }
-                let columns = V::columns(src.add(16 * i + r * stride), stride);
+                let at = src.add(16 * i + r * stride);
+                prefetch_rows::<V>(at, stride, 16 * i..16 * (i + 1));
+                let columns = V::columns(at, stride);
                 for pair in columns.as_chunks::<2>().0 {
                     let [a, b] = *pair;
                     if T::BYTES == 2 {

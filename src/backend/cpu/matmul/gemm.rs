@@ -11,9 +11,11 @@
 //!
 //! so that a token's result does not depend on its neighbours.
 
+use std::ops::Range;
+
 use super::ROW_TILE;
-use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
-use super::driver::CACHE_LINE;
+use super::acts::{ACT_GROUP, C16, C16_AT, D_AT, N32_AT, RECORD};
+use super::driver::{CACHE_LINE, STREAM_AHEAD};
 use super::lanes::{FloatLanes, Lanes};
 use super::operands::Acts;
 use super::tile::{BlockRows, GROUP_STEP, Kind, Q_STEP, SCALE_STEP, Sink, Tile, TileOut, Unpack};
@@ -48,7 +50,7 @@ pub unsafe fn unpack<V: Lanes, U: Unpack>(src: *const u8, stride: usize, k: usiz
     }
 }
 
-/// Integer dot products of `LANES * 4` values for each token.
+/// Integer dot products of `LANES * 4` values for each token, added to `sum`.
 ///
 /// # Safety
 /// `q` has that many lanes of W; each `x` that many values.
@@ -57,10 +59,10 @@ unsafe fn group_dot<V: Lanes, const NT: usize, const LANES: usize, const WIDE: b
     q: *const u8,
     x: &[*const u8; NT],
     x_at: usize,
+    mut sum: [V; NT],
 ) -> [V; NT] {
     // SAFETY: the caller vouches for a whole group of weights and activations.
     unsafe {
-        let mut sum = [V::load(q).zero(); NT];
         for i in 0..LANES {
             let w = V::load(q.add(i * Q_STEP));
             for t in 0..NT {
@@ -71,32 +73,81 @@ unsafe fn group_dot<V: Lanes, const NT: usize, const LANES: usize, const WIDE: b
     }
 }
 
+/// What a group of 16 starts from, given where its `c16` lies: minus the offset times the
+/// sum of the activations for a centred format, nothing for an affine one (`OFFSET` 0).
+///
+/// # Safety
+/// The instruction set is available; `c16` is readable.
+#[inline(always)]
+unsafe fn start16<V: Lanes, const OFFSET: u32>(c16: *const u8) -> V {
+    // SAFETY: the caller's contract.
+    let c16 = unsafe { V::broadcast(c16) };
+    match OFFSET {
+        0 => c16.zero(),
+        32 => c16,
+        // A power of two, so that this is exact.
+        _ => c16.sar((C16.unsigned_abs() / OFFSET).ilog2()),
+    }
+}
+
 /// Adds to `to` a group's `d * sum(q * q_x) + b * sum(q_x)`, or for a centred
 /// format, where `b` is minus the offset, `d * sum((q - offset) * q_x)`. Sums are
-/// whole numbers below 2^24, so the centring is exact.
+/// whole numbers below 2^24, so the centring is exact. `n` is the sum of the activations,
+/// `None` where `dot` is centred already.
 #[inline(always)]
 fn scale<V: Lanes, const AFFINE: bool>(
     dot: V,
     (d, b): (V::F, V::F),
-    n: V::F,
+    n: Option<V::F>,
     to: Option<V::F>,
 ) -> V::F {
     let dot = dot.to_f32();
-    let dot = if AFFINE { dot } else { b.mul_add(n, dot) };
+    let dot = match n {
+        Some(n) if !AFFINE => b.mul_add(n, dot),
+        _ => dot,
+    };
     let scaled = match to {
         Some(to) => dot.mul_add(d, to),
         None => dot * d,
     };
-    if AFFINE { b.mul_add(n, scaled) } else { scaled }
+    match n {
+        Some(n) if AFFINE => b.mul_add(n, scaled),
+        _ => scaled,
+    }
 }
 
-/// Multiplies a tile: `HALVES` groups in 32 values; affine or centred.
+/// [`scale`] for a group of 16 that began with [`start16`].
+///
+/// # Safety
+/// The instruction set is available; `c16` is readable.
+#[inline(always)]
+unsafe fn scale16<V: Lanes, const OFFSET: u32>(
+    dot: V,
+    factors: (V::F, V::F),
+    c16: *const u8,
+    to: Option<V::F>,
+) -> V::F {
+    match OFFSET {
+        0 => {
+            const PART: f32 = 1.0 / C16 as f32;
+            // SAFETY: the caller's contract; a power of two keeps the sum exact.
+            let n = unsafe { V::broadcast(c16).to_f32() * V::F::broadcast(&PART) };
+            scale::<V, true>(dot, factors, Some(n), to)
+        }
+        _ => scale::<V, false>(dot, factors, None, to),
+    }
+}
+
+/// Multiplies a tile: `HALVES` groups in 32 values; affine (`OFFSET` 0) or centred (for
+/// groups of 32 any other number).
 ///
 /// Budget on AVX-512, for 32 values of 16 rows and one token (1,024
 /// operations): 8 `vpdpbusd`, convert, scale, offset, add: 12 instructions on
-/// two ports (15 for groups of 16): 6 cycles, 170 operations a cycle. Loads: 10
-/// broadcasts, and for all tokens 8 lanes and 2 factors. Twelve tokens cover
-/// the latency of `vpdpbusd` (5 cycles).
+/// two ports: 6 cycles, 170 operations a cycle. Loads: 10 broadcasts, and for all
+/// tokens 8 lanes and 2 factors. Twelve tokens cover the latency of `vpdpbusd` (5
+/// cycles). Centred groups of 16 take 13: their integer sums start at minus the offset
+/// times the activations. They have three vectors a token at once, so that ten fit the
+/// registers.
 ///
 /// # Safety
 /// The instruction set of `V` is available; `tile` holds `k` values starting at
@@ -106,7 +157,7 @@ pub unsafe fn q8<
     V: Lanes,
     const NT: usize,
     const HALVES: usize,
-    const AFFINE: bool,
+    const OFFSET: u32,
     const WIDE: bool,
 >(
     tile: Tile,
@@ -135,21 +186,30 @@ pub unsafe fn q8<
                 };
                 let mut sum = [y[0]; NT];
                 if HALVES == 1 {
-                    let dot = group_dot::<V, NT, 8, WIDE>(q, &x, 0);
+                    let zero = [V::load(q).zero(); NT];
+                    let dot = group_dot::<V, NT, 8, WIDE>(q, &x, 0, zero);
                     for t in 0..NT {
                         let n = V::F::broadcast(x[t].add(N32_AT).cast());
-                        sum[t] = scale::<V, AFFINE>(dot[t], factors(0), n, None);
+                        sum[t] = match OFFSET {
+                            0 => scale::<V, true>(dot[t], factors(0), Some(n), None),
+                            _ => scale::<V, false>(dot[t], factors(0), Some(n), None),
+                        };
                     }
                 } else {
-                    let dot = group_dot::<V, NT, 4, WIDE>(q, &x, 0);
+                    let mut start = [V::load(q).zero(); NT];
                     for t in 0..NT {
-                        let n = V::F::broadcast(x[t].add(N16_AT).cast());
-                        sum[t] = scale::<V, AFFINE>(dot[t], factors(0), n, None);
+                        start[t] = start16::<V, OFFSET>(x[t].add(C16_AT));
                     }
-                    let dot = group_dot::<V, NT, 4, WIDE>(q.add(4 * Q_STEP), &x, 16);
+                    let dot = group_dot::<V, NT, 4, WIDE>(q, &x, 0, start);
                     for t in 0..NT {
-                        let n = V::F::broadcast(x[t].add(N16_AT + 4).cast());
-                        sum[t] = scale::<V, AFFINE>(dot[t], factors(1), n, Some(sum[t]));
+                        let c16 = x[t].add(C16_AT);
+                        sum[t] = scale16::<V, OFFSET>(dot[t], factors(0), c16, None);
+                        start[t] = start16::<V, OFFSET>(c16.add(4));
+                    }
+                    let dot = group_dot::<V, NT, 4, WIDE>(q.add(4 * Q_STEP), &x, 16, start);
+                    for t in 0..NT {
+                        let c16 = x[t].add(C16_AT + 4);
+                        sum[t] = scale16::<V, OFFSET>(dot[t], factors(1), c16, Some(sum[t]));
                     }
                 }
                 for t in 0..NT {
@@ -180,18 +240,19 @@ struct DotOut<V: Lanes, U> {
 impl<V: Lanes, U: Unpack> DotOut<V, U> {
     /// Adds group `g`.
     #[inline(always)]
-    fn add<const AFFINE: bool>(&mut self, g: usize, q: &[V], factors: (V::F, V::F)) {
+    fn add<const OFFSET: u32>(&mut self, g: usize, q: &[V], factors: (V::F, V::F)) {
         assert!((g + 1) * U::GROUP <= U::DTYPE.block_len() && 4 * q.len() == U::GROUP);
         let at = g * U::GROUP % ACT_GROUP;
-        let n_at = if U::GROUP == 16 {
-            N16_AT + at / 4
-        } else {
-            N32_AT
-        };
-        let mut dot = q[0].zero();
+        let (pair, first) = (g / 2 % 4, g.is_multiple_of(2));
+        let to = (U::GROUP == 16 && !first).then_some(self.halves[pair]);
         // SAFETY: group `g` is inside the block, whose records are at `x`.
-        let (n, d_x) = unsafe {
+        let (sum, d_x) = unsafe {
             let record = self.x.add(g * U::GROUP / ACT_GROUP * RECORD);
+            let c16 = record.add(C16_AT + at / 4);
+            let mut dot = match U::GROUP {
+                16 => start16::<V, OFFSET>(c16),
+                _ => q[0].zero(),
+            };
             for (i, &q) in q.iter().enumerate() {
                 let x = V::broadcast(record.add(at + 4 * i));
                 dot = match U::WIDE {
@@ -199,14 +260,14 @@ impl<V: Lanes, U: Unpack> DotOut<V, U> {
                     false => dot.dot::<false>(q, x),
                 };
             }
-            (
-                V::F::broadcast(record.add(n_at).cast()),
-                V::F::broadcast(record.add(D_AT).cast()),
-            )
+            let n32 = V::F::broadcast(record.add(N32_AT).cast());
+            let sum = match (U::GROUP, OFFSET) {
+                (16, _) => scale16::<V, OFFSET>(dot, factors, c16, to),
+                (_, 0) => scale::<V, true>(dot, factors, Some(n32), to),
+                _ => scale::<V, false>(dot, factors, Some(n32), to),
+            };
+            (sum, V::F::broadcast(record.add(D_AT).cast()))
         };
-        let (pair, first) = (g / 2 % 4, g.is_multiple_of(2));
-        let to = (U::GROUP == 16 && !first).then_some(self.halves[pair]);
-        let sum = scale::<V, AFFINE>(dot, factors, n, to);
         if U::GROUP == 16 && first {
             self.halves[pair] = sum;
         } else {
@@ -222,19 +283,35 @@ impl<V: Lanes, U: Unpack> Sink<V> for DotOut<V, U> {
             unreachable!("an affine format gives b")
         };
         // SAFETY: a local value; the instruction set is that of `d`.
-        let offset = unsafe { V::F::broadcast(&-f32::from(offset)) };
-        self.add::<false>(g, q, (d, offset));
+        let neg = unsafe { V::F::broadcast(&-f32::from(offset)) };
+        // Groups of 32 take the offset from the factors.
+        match offset {
+            4 => self.add::<4>(g, q, (d, neg)),
+            _ => self.add::<32>(g, q, (d, neg)),
+        }
     }
 
     #[inline(always)]
     fn group_affine(&mut self, g: usize, q: &[V], d: V::F, b: V::F) {
-        self.add::<true>(g, q, (d, b));
+        self.add::<0>(g, q, (d, b));
+    }
+}
+
+/// Asks for what follows in each row, once a cache line: `p` is byte `bytes.start` of
+/// the part of a row that is being read, of which `bytes` are read next.
+#[inline(always)]
+pub fn prefetch_rows<V: Lanes>(p: *const u8, stride: usize, bytes: Range<usize>) {
+    let first = bytes.start.next_multiple_of(CACHE_LINE);
+    for line in (first..bytes.end).step_by(CACHE_LINE) {
+        let at = p.wrapping_add(line - bytes.start + STREAM_AHEAD);
+        for r in 0..V::ROWS {
+            V::prefetch(at.wrapping_add(r * stride));
+        }
     }
 }
 
 /// Adds to `acc [16 rows]` the products of values `k0..k0 + k` of 16 rows at
-/// `src` with row `token` of the activations, asking for as many bytes at
-/// `ahead`.
+/// `src` with row `token` of the activations.
 ///
 /// Budget on AVX-512, for 512 weights in 4 bits: transposing 20, nibbles 12,
 /// `vpdpbusd` 8, scales some 12, convert, scale, add: about 56 instructions on
@@ -246,7 +323,7 @@ impl<V: Lanes, U: Unpack> Sink<V> for DotOut<V, U> {
 /// a row of `acts`, `acc` has 16 values.
 #[inline(always)]
 pub unsafe fn dot<V: Lanes, U: Unpack>(
-    (src, stride, ahead): (*const u8, usize, *const u8),
+    (src, stride): (*const u8, usize),
     (k0, k): (usize, usize),
     acts: &Acts,
     token: u32,
@@ -265,11 +342,9 @@ pub unsafe fn dot<V: Lanes, U: Unpack>(
                 format: std::marker::PhantomData,
             };
             for b in 0..k / len {
-                let ahead = ahead.wrapping_add((b * ROW_TILE + r) * bytes);
-                for line in (0..V::ROWS * bytes).step_by(CACHE_LINE) {
-                    V::prefetch(ahead.wrapping_add(line));
-                }
-                let block = BlockRows::new(src.add(b * bytes + r * stride), stride, bytes);
+                let at = src.add(b * bytes + r * stride);
+                prefetch_rows::<V>(at, stride, b * bytes..(b + 1) * bytes);
+                let block = BlockRows::new(at, stride, bytes);
                 U::unpack::<V, _>(block, &mut out);
                 out.x = out.x.add(len / ACT_GROUP * RECORD);
             }

@@ -52,12 +52,25 @@ pub trait Lanes: Copy {
     fn sub_lanes(self, x: Self) -> Self;
     /// Unsigned minimum.
     fn min(self, x: u32) -> Self;
+    /// Unsigned maximum.
+    fn max(self, x: u32) -> Self;
+    /// Unsigned maximum of 16-bit halves.
+    fn max16(self, x: Self) -> Self;
+    /// The lower halves of `self`, and in the upper halves those of `high`.
+    fn pair(self, high: Self) -> Self;
     /// Each byte (0..16) becomes the table's entry.
     fn lookup(self, table: &[u8; 16]) -> Self;
     /// Bit `i` of the lowest four bits becomes bit 4 of byte `i`; others are zero.
     fn spread_bits(self) -> Self;
     /// A vector of zeros.
     fn zero(self) -> Self;
+
+    /// The f16 halves of all lanes, in the order they lie in, as f32.
+    fn f16_halves(self) -> [Self::F; 2];
+    /// Each lane twice, in the order of [`Lanes::f16_halves`].
+    fn twice(self) -> [Self; 2];
+    /// The lower halves of all lanes of two vectors: what [`Lanes::f16_halves`] took apart.
+    fn halves(parts: [Self; 2]) -> Self;
 
     /// The lower half of each lane, an f16, as f32.
     fn f16(self) -> Self::F;
@@ -70,6 +83,8 @@ pub trait Lanes: Copy {
     /// `u` with the four signed bytes of `s`. Exact where no `|s|` exceeds 127
     /// and, unless `WIDE`, no `u` does.
     fn dot<const WIDE: bool>(self, u: Self, s: Self) -> Self;
+    /// `self` plus, in each lane, the products of the two signed halves of `a` and `b`.
+    fn dot16(self, a: Self, b: Self) -> Self;
 }
 
 /// f32 lanes beside [`Lanes`].
@@ -87,5 +102,7 @@ pub trait FloatLanes: Copy + Mul<Output = Self> {
     /// `self * b + c`, rounded once.
     fn mul_add(self, b: Self, c: Self) -> Self;
     fn add(self, b: Self) -> Self;
+    /// The bits of each lane.
+    fn bits(self) -> Self::Int;
     fn zero(self) -> Self;
 }

@@ -4,8 +4,8 @@
 //! lanes (or f32 values) once for all tokens, then multiplied; one token goes
 //! the same way, since unpacking across rows is faster than memory delivers.
 //!
-//! - [`acts`]: activations in 8 bits; `quantize`: its vector forms;
-//! - `driver`: tiles, chunks, tokens; `gemm`: the inner loops;
+//! - [`acts`]: activations in 8 bits; `quantize`: its vector forms; [`acts16`]: in 16;
+//! - `driver`: tiles, chunks, tokens; `gemm`, `q16`, `float`: the inner loops;
 //! - `unpack`: one short unpacker a format, on the vectors of `lanes`;
 //! - `avx512`, `avx2`: those vectors; `scalar`: the plain path.
 //!
@@ -13,6 +13,7 @@
 //! other tokens of the batch.
 
 mod acts;
+mod acts16;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -30,6 +31,8 @@ mod lanes;
 pub mod op;
 mod operands;
 #[cfg(target_arch = "x86_64")]
+mod q16;
+#[cfg(target_arch = "x86_64")]
 mod quantize;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
@@ -38,6 +41,7 @@ mod tile;
 mod unpack;
 
 pub use acts::{ACT_GROUP, q8_bytes, quantize_row};
+pub use acts16::{q16_bytes, quantize_row16};
 
 use std::ops::Range;
 
@@ -55,17 +59,21 @@ pub const ROW_TILE: usize = 16;
 pub enum ActKind {
     /// The quantized form that [`quantize_row`] writes.
     Q8,
+    /// The quantized form that [`quantize_row16`] writes.
+    Q16,
     /// f32 values.
     F32,
 }
 
-/// The activations a weight of this type is multiplied with: 8 bits, except for
-/// float weights, in `exact` mode, and where a row is not whole groups.
+/// The activations a weight of this type is multiplied with: 8 bits for block
+/// formats, 16 for F16 and BF16; f32 for F32 weights, in `exact` mode, and where a
+/// row is not whole groups.
 pub fn act_kind(dtype: DType, k: usize, exact: bool) -> ActKind {
-    if exact || !dtype.is_quantized() || !k.is_multiple_of(ACT_GROUP) {
-        ActKind::F32
-    } else {
-        ActKind::Q8
+    match dtype {
+        _ if exact || !k.is_multiple_of(ACT_GROUP) => ActKind::F32,
+        DType::F32 | DType::I32 => ActKind::F32,
+        DType::F16 | DType::BF16 => ActKind::Q16,
+        _ => ActKind::Q8,
     }
 }
 
@@ -74,6 +82,8 @@ pub fn act_kind(dtype: DType, k: usize, exact: bool) -> ActKind {
 pub enum Acts<'a> {
     /// A buffer written by [`quantize_row`], laid out for `n` rows.
     Q8 { buf: &'a [u8], n: usize },
+    /// A buffer written by [`quantize_row16`], laid out for `n` rows.
+    Q16 { buf: &'a [u8], n: usize },
     /// f32 rows, `stride` values apart.
     F32 { x: &'a [f32], stride: usize },
 }
@@ -83,9 +93,18 @@ impl Acts<'_> {
     fn rows(&self, k: usize) -> usize {
         match *self {
             Acts::Q8 { buf, n } if buf.len() >= q8_bytes(k, n) => n,
-            Acts::Q8 { .. } => 0,
+            Acts::Q16 { buf, n } if buf.len() >= q16_bytes(k, n) => n,
+            Acts::Q8 { .. } | Acts::Q16 { .. } => 0,
             Acts::F32 { x, .. } if x.len() < k => 0,
             Acts::F32 { x, stride } => (x.len() - k) / stride.max(1) + 1,
+        }
+    }
+
+    fn kind(&self) -> ActKind {
+        match self {
+            Acts::Q8 { .. } => ActKind::Q8,
+            Acts::Q16 { .. } => ActKind::Q16,
+            Acts::F32 { .. } => ActKind::F32,
         }
     }
 
@@ -95,6 +114,10 @@ impl Acts<'_> {
             Acts::Q8 { buf, .. } => operands::Acts {
                 x: buf.as_ptr(),
                 stride_bytes: acts::row_bytes(k),
+            },
+            Acts::Q16 { buf, .. } => operands::Acts {
+                x: buf.as_ptr(),
+                stride_bytes: acts16::row_bytes(k),
             },
             Acts::F32 { x, stride } => operands::Acts {
                 x: x.as_ptr().cast(),
@@ -159,17 +182,18 @@ impl MatMul<'_> {
         assert!(tx.len() == ty.len() && tx.iter().all(|&row| (row as usize) < n_rows));
         assert!(rows.end <= self.m && self.m * row_bytes <= self.w.len());
         let acts = self.acts.view(self.k);
-        let f32 = matches!(self.acts, Acts::F32 { .. });
-        assert!(f32 || self.dtype.is_quantized(), "float weights take f32");
+        let kind = self.acts.kind();
+        let fits = kind == ActKind::F32 || kind == act_kind(self.dtype, self.k, false);
+        assert!(fits, "{kind:?} is not what {} takes", self.dtype.name());
         let weights = operands::Weights {
             dtype: self.dtype,
             bytes: self.w,
             k: self.k,
             row_bytes,
-            f32,
+            acts: kind,
         };
         #[cfg(target_arch = "x86_64")]
-        if let Some(ops) = self.ops(f32) {
+        if let Some(ops) = self.ops(kind) {
             // SAFETY: the ranges are checked above, the rest is the caller's contract.
             unsafe {
                 driver::run(
@@ -190,11 +214,11 @@ impl MatMul<'_> {
 
     /// The vector path's functions; `None` on the plain path.
     #[cfg(target_arch = "x86_64")]
-    fn ops(&self, f32: bool) -> Option<Ops> {
+    fn ops(&self, kind: ActKind) -> Option<Ops> {
         match self.simd {
             Simd::Scalar => None,
-            Simd::Avx2 => avx2::ops(self.dtype, f32),
-            Simd::Avx512 => avx512::ops(self.dtype, f32),
+            Simd::Avx2 => avx2::ops(self.dtype, kind),
+            Simd::Avx512 => avx512::ops(self.dtype, kind),
         }
     }
 }

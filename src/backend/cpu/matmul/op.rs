@@ -1,10 +1,10 @@
-//! MUL_MAT, MUL_MAT_ID and the 8-bit form of their activations: cuts the work
+//! MUL_MAT, MUL_MAT_ID and the quantized forms of their activations: cuts the work
 //! for the kernels.
 
 use super::super::pool::Worker;
 use super::super::view::View;
 use super::super::{Ctx, Node};
-use super::{Acts, MatMul, ROW_TILE, quantize_row, scratch_bytes};
+use super::{Acts, MatMul, ROW_TILE, quantize_row, quantize_row16, scratch_bytes};
 
 /// Makes the 8-bit form of all live rows of `x`.
 pub fn quantize_q8(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
@@ -17,12 +17,28 @@ pub fn quantize_q8(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     }
 }
 
-/// The activations a product reads: 8-bit rows when lowering made them.
-fn acts<'a>(node: &'a Node, x: &'a View, q8: Option<&'a View>) -> Acts<'a> {
-    match q8 {
-        Some(q8) => Acts::Q8 {
-            buf: q8.all_bytes(),
-            n: node.src[1].n_rows(),
+/// Makes the 16-bit form of all live rows of `x`.
+pub fn quantize_q16(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
+    let x = node.src(ctx, 0);
+    let (k, n_full) = (x.ne[0], node.src[0].n_rows());
+    for r in worker.share(x.n_rows(), 1) {
+        // SAFETY: the plan gave this result `q16_bytes(k, n_full)` bytes, and
+        // each row belongs to one thread.
+        unsafe { quantize_row16(ctx.simd, x.row(x.row_at(r)), node.dst.ptr, k, n_full, r) };
+    }
+}
+
+/// The activations a product reads: quantized rows when lowering made them.
+fn acts<'a>(node: &'a Node, x: &'a View, quantized: Option<&'a View>) -> Acts<'a> {
+    let n = node.src[1].n_rows();
+    match quantized {
+        Some(rows) if node.src[0].dtype.is_quantized() => Acts::Q8 {
+            buf: rows.all_bytes(),
+            n,
+        },
+        Some(rows) => Acts::Q16 {
+            buf: rows.all_bytes(),
+            n,
         },
         None => {
             let len = (x.n_rows().max(1) - 1) * (x.nb[1] / 4) + x.ne[0];

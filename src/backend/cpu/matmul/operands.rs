@@ -1,8 +1,9 @@
 //! The operands as the loops see them.
 
+use super::ActKind;
 use crate::quant::DType;
 
-/// Activations as the kernels see them: the records of `acts.rs`, or f32.
+/// Activations as the kernels see them: the records of `acts.rs` or `acts16.rs`, or f32.
 pub struct Acts {
     /// Row 0.
     pub x: *const u8,
@@ -28,6 +29,5 @@ pub struct Weights<'a> {
     pub bytes: &'a [u8],
     pub k: usize,
     pub row_bytes: usize,
-    /// Activations are f32.
-    pub f32: bool,
+    pub acts: ActKind,
 }

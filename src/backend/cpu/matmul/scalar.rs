@@ -4,7 +4,9 @@
 
 use std::ops::Range;
 
-use super::acts::{ACT_GROUP, D_AT, N16_AT, N32_AT, RECORD};
+use super::ActKind;
+use super::acts::{ACT_GROUP, C16, C16_AT, D_AT, N32_AT, RECORD};
+use super::acts16::{D16_AT, RECORD16, quantize_weights};
 use super::operands::{Acts, Weights};
 use crate::quant::{Block, DType, MAX_BLOCK_GROUPS, MAX_BLOCK_LEN, cast_blocks, with_block};
 
@@ -35,10 +37,10 @@ pub unsafe fn run(
         acc.fill(0.0);
         // SAFETY: the caller's contract.
         unsafe {
-            if w.f32 {
-                row_f32(w.dtype, row, w.k, acts, tx, acc);
-            } else {
-                row_q8(w.dtype, row, acts, tx, acc);
+            match w.acts {
+                ActKind::F32 => row_f32(w.dtype, row, w.k, acts, tx, acc),
+                ActKind::Q16 => row_q16(w.dtype, row, w.k, acts, tx, acc),
+                ActKind::Q8 => row_q8(w.dtype, row, acts, tx, acc),
             }
             for (&sum, &at) in acc.iter().zip(ty) {
                 y.add(at as usize * y_stride + r).write(sum);
@@ -76,17 +78,18 @@ unsafe fn block_q8<B: Block>(block: &B, k0: usize, acts: &Acts, tx: &[u32], acc:
         for g in 0..groups {
             let k = k0 + g * B::GROUP;
             let at = k % ACT_GROUP;
-            let n_at = if B::GROUP == 16 {
-                N16_AT + at / 4
-            } else {
-                N32_AT
-            };
             // SAFETY: the record of value `k` in row `row`, which holds the group.
             let (x, d_x, n_x) = unsafe {
                 let record = acts.row(row, k / ACT_GROUP * RECORD);
                 let x = std::slice::from_raw_parts(record.add(at).cast::<i8>(), B::GROUP);
                 let f32_at = |at: usize| record.add(at).cast::<f32>().read_unaligned();
-                (x, f32_at(D_AT), f32_at(n_at))
+                let n = if B::GROUP == 16 {
+                    let c16 = record.add(C16_AT + at / 4).cast::<i32>().read_unaligned();
+                    (c16 / C16) as f32
+                } else {
+                    f32_at(N32_AT)
+                };
+                (x, f32_at(D_AT), n)
             };
             let q = &q[g * B::GROUP..][..B::GROUP];
             let products = q.iter().zip(x).map(|(&q, &x)| i32::from(q) * i32::from(x));
@@ -115,6 +118,31 @@ unsafe fn row_f32(dtype: DType, w: &[u8], k: usize, acts: &Acts, tx: &[u32], acc
                 std::slice::from_raw_parts(x, len)
             };
             *acc += dot(values, x);
+        }
+    }
+}
+
+/// Adds to `acc [tokens]` the products of row `w` of floats with rows `tx` of 16-bit
+/// activations, both in whole numbers.
+///
+/// # Safety
+/// `tx` are rows of `acts`, which has 16-bit records for the `k` values of `w`.
+unsafe fn row_q16(dtype: DType, w: &[u8], k: usize, acts: &Acts, tx: &[u32], acc: &mut [f32]) {
+    let mut values = [0.0; ACT_GROUP];
+    for g in 0..k / ACT_GROUP {
+        let bytes = byte_range(dtype, g * ACT_GROUP..(g + 1) * ACT_GROUP);
+        let done = dtype.dequantize_row(&w[bytes], &mut values);
+        assert!(done.is_ok(), "the planner checked shapes: {done:?}");
+        let (q, d) = quantize_weights(&values);
+        for (acc, &row) in acc.iter_mut().zip(tx) {
+            // SAFETY: record `g` of row `row`, which may be unaligned.
+            let (x, d_x) = unsafe {
+                let record = acts.row(row, g * RECORD16);
+                let x = record.cast::<[i16; ACT_GROUP]>().read_unaligned();
+                (x, record.add(D16_AT).cast::<f32>().read_unaligned())
+            };
+            let products = q.iter().zip(&x).map(|(&q, &x)| i32::from(q) * i32::from(x));
+            *acc += d * (d_x * products.sum::<i32>() as f32);
         }
     }
 }

@@ -39,8 +39,8 @@ pub fn kernels(node: &Node<'_>) -> Option<Answer> {
         Op::FusedMulMat(f) => mul_mat::fused(node, &f),
         Op::MulMatId => mul_mat::mul_mat_id(node),
         Op::PackF16 => mul_mat::pack_f16(node),
-        // 8-bit activations are the CPU's.
-        Op::QuantizeQ8 { .. } => None,
+        // Quantized activations are the CPU's.
+        Op::QuantizeQ8 { .. } | Op::QuantizeQ16 { .. } => None,
         Op::GetRows => rows::get_rows(node),
         Op::SetRows => rows::set_rows(node),
         Op::Cont => rows::cont(node),
