@@ -10,7 +10,7 @@ use llama_rs::Error;
 use llama_rs::backend::cuda::context::Context;
 use llama_rs::backend::cuda::image;
 use llama_rs::backend::cuda::memory::{DeviceBuffer, PinnedBuffer};
-use llama_rs::backend::cuda::stream::{Event, Stream};
+use llama_rs::backend::cuda::stream::{Event, Start, Stream};
 use std::process::Command;
 
 /// Notes the name of each call; GPUs of compute capability 9.0 with 1 GiB free of 4;
@@ -203,7 +203,7 @@ fn under_the_driver_things_fail() {
     assert!(text(context.allow_shared(broken, 1001).expect_err("too much"), 1).contains("1001"));
     let launch = || {
         // SAFETY: the stub reads nothing.
-        unsafe { stream.launch(broken, [1, 2, 3], (32, 0), false, &mut []) }
+        unsafe { stream.launch(broken, [1, 2, 3], (32, 0), Start::default(), &mut []) }
     };
     let failed = text(launch().expect_err("it fails"), 1);
     for part in ["1 x 2 x 3", "CUDA_ERROR_STUB", "run again"] {
