@@ -6,7 +6,7 @@
 // x, so memory is busy while blocks meet between products. Two teams of eight warps
 // multiply, a row tile each in turns, and in it one group of a step each warp
 // (int_product.cuh). One warp adds their sums up, finishes rows and meets the other blocks.
-// Bits are those of mul_mat_vec_mixed, launch by launch.
+// Bits are those of mul_mat_vec_mixed_1 (mul_mat_vec_int.cu), launch by launch.
 //
 //   phases  n_phases <= CHAIN_PHASES products; `src/backend/cuda/chain.rs` packs them
 //   state   [2] zeros before and after: arrivals of blocks, blocks that are done

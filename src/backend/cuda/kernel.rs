@@ -93,7 +93,7 @@ impl<'a> Node<'a> {
 }
 
 /// Name of the matrix-vector kernel for a type, which some types share
-/// (`cuda-kernels/mul_mat_vec.cu`).
+/// (`cuda-kernels/mul_mat_vec_int.cu`).
 pub fn vec_family(dtype: DType) -> &'static str {
     match dtype {
         DType::Q4K | DType::Q6K => "mixed",
