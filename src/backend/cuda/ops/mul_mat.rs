@@ -214,3 +214,23 @@ pub fn pack_f16(node: &Node<'_>) -> Option<Answer> {
             .into(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn x_of_the_integer_form_fits_in_whole_rounds() {
+        // `XGroup` of 1, 4 and 8 tokens: 560, 2,192 and 4,384 bytes.
+        assert_eq!(x_bytes(token_slots(1), 16), 16 * 560);
+        assert_eq!(x_bytes(token_slots(3), 16), 16 * 2_192);
+        assert_eq!(x_bytes(token_slots(16), 16), 16 * 4_384);
+        // k of 14,336 comes in chunks of 16 groups.
+        assert_eq!(x_bytes(8, 56), 16 * 4_384);
+        assert!(
+            [1, 4, 8]
+                .iter()
+                .all(|&s| x_bytes(s, MOST_GROUPS) <= X_BYTES)
+        );
+    }
+}
