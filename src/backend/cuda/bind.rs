@@ -205,6 +205,11 @@ impl Launch {
         self.jobs.iter().map(|job| job.1.as_slice())
     }
 
+    /// Where it writes.
+    pub fn writes(&self) -> &[Range<u64>] {
+        &self.writes
+    }
+
     /// `Jobs` of `cuda-kernels/jobs.cuh` as the one parameter.
     fn pack_jobs(&mut self) {
         let mut head = vec![Value::Word32(self.jobs.len() as u32)];

@@ -96,6 +96,9 @@ impl<'a> Job<'a> {
     }
 }
 
+/// Word of a phase with the address of its norm's weight.
+const NORM_WORD: usize = 1;
+
 /// A launch with these jobs as a phase: `ChainPhase`, and its groups of x.
 fn phase<'a>(entry: &str, jobs: impl Iterator<Item = &'a [u64]>) -> Option<(Vec<u64>, u32)> {
     if entry != LINK {
@@ -157,10 +160,13 @@ impl Chains {
         let Some(slots) = chains.slots(0) else {
             return Ok(None);
         };
-        // An empty chain says whether the driver takes it.
-        let empty = chains.launch(context, 0, 0, slots, 0)?;
-        // SAFETY: it reads and writes nothing but its state.
-        let ran = unsafe { empty.run(stream) }.and_then(|()| stream.sync());
+        // An empty chain says whether this binary has the kernel for the GPU (PTX for older
+        // ones has not) and whether the driver takes it.
+        let ran = chains.launch(context, 0, 0, slots, 0).and_then(|empty| {
+            // SAFETY: it reads and writes nothing but its state.
+            unsafe { empty.run(stream)? };
+            stream.sync()
+        });
         if let Err(error) = ran {
             let _ = writeln!(
                 std::io::stderr(),
@@ -201,7 +207,12 @@ impl Chains {
         launches: Vec<Launch>,
         mut table: impl FnMut(&[u8]) -> Result<u64>,
     ) -> Result<Vec<Launch>> {
-        let phases = launches.iter().map(|l| phase(l.entry(), l.jobs()));
+        // A chain asks for the weights of its norms before what is ahead of it is done.
+        let written: Vec<_> = launches.iter().flat_map(Launch::writes).collect();
+        let constant = |at: u64| !written.iter().any(|range| range.contains(&at));
+        let phases = launches.iter().map(|launch| {
+            phase(launch.entry(), launch.jobs()).filter(|(words, _)| constant(words[NORM_WORD]))
+        });
         let phases: Vec<_> = phases.collect();
         let (mut linked, mut at) = (Vec::new(), 0);
         let mut launches = launches.into_iter();
