@@ -120,8 +120,8 @@ pub fn lower(graph: &Graph, exact: bool) -> Graph {
 }
 
 /// Tokens up to which F16 and BF16 weights are multiplied with f32 activations: memory
-/// bounds them, and 16-bit ones cost more to read weights for. A few tokens get the bits
-/// that they get alone, as on GPUs.
+/// bounds them, so 16-bit ones, which round the weights too, would gain nothing. A few
+/// tokens get the bits that they get alone, as on GPUs.
 const FEW_TOKENS: usize = 16;
 
 impl Rules for CpuRules {
