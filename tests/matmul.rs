@@ -216,8 +216,7 @@ fn q16_products_match_f64_sums_within_half_a_step() {
 }
 
 /// Half a step of each weight and value away: steps are 2^-12 of the power of two below
-/// the greatest weight of a group, and
-/// the 8191st part of the greatest value.
+/// the greatest weight of a group, and the 8191st part of the greatest value.
 fn check_q16(case: &Case, results: &[(Simd, Vec<f32>)]) {
     let greatest = |v: &[f64]| v.iter().fold(0.0, |m: f64, x| m.max(x.abs()));
     for r in 0..case.m {

@@ -6,6 +6,8 @@
 use super::bind::Launch;
 use super::context::Context;
 use super::kernel::Kernel;
+use super::layout::TILE_ROWS;
+use super::ops::{X_GROUP, x_group_bytes};
 use super::stream::Stream;
 use crate::error::Result;
 use crate::quant::DType;
@@ -23,10 +25,7 @@ const TEAMS: u32 = 2;
 const SLOT_BYTES: u32 = 20_224;
 /// Slots of a team: three do as well as four on an H200; one leaves nothing under way.
 const SLOTS: [u32; 2] = [3, 2];
-/// Bytes of an `XGroup<1>`.
-const X_GROUP_BYTES: u32 = 560;
-const GROUP: u32 = 256;
-const TILE_ROWS: u32 = 16;
+const X_GROUP_BYTES: u32 = x_group_bytes(1) as u32;
 /// Static shared memory of the kernel, rounded up.
 const STATIC_BYTES: u32 = 6 << 10;
 const STATE_BYTES: usize = 8;
@@ -70,14 +69,14 @@ impl<'a> Job<'a> {
     fn shared(&self) -> Option<[u64; 5]> {
         let (w, x, ids) = (self.view(0), self.view(2), self.view(4));
         let one_token = ids.data() == 0 && x.ne(1) == 1 && x.ne(2) == 1;
-        let groups = u64::from(w.ne(0) / GROUP);
+        let groups = u64::from(w.ne(0) / X_GROUP as u32);
         let eps = self.0[JOB - 1] & 0xffff_ffff;
         let live = x.live()?;
         one_token.then_some([x.data(), self.view(3).data(), live, groups, eps])
     }
 
     fn tiles(&self) -> u32 {
-        self.view(0).ne(1).div_ceil(TILE_ROWS)
+        self.view(0).ne(1).div_ceil(TILE_ROWS as u32)
     }
 
     /// `ChainJob`.

@@ -92,12 +92,17 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Name of the matrix-vector kernel for a type, which some types share
-/// (`cuda-kernels/mul_mat_vec_int.cu`).
+/// Whether the codes of a type are multiplied as they are, with x as integers
+/// (`cuda-kernels/mul_mat_vec_int.cu`); the others become f16 first.
+pub fn multiplies_codes(dtype: DType) -> bool {
+    matches!(dtype, DType::Q4K | DType::Q6K)
+}
+
+/// Name of the matrix-vector kernel for a type; those that multiply codes share one.
 pub fn vec_family(dtype: DType) -> &'static str {
-    match dtype {
-        DType::Q4K | DType::Q6K => "mixed",
-        _ => dtype.name(),
+    match multiplies_codes(dtype) {
+        true => "mixed",
+        false => dtype.name(),
     }
 }
 

@@ -18,7 +18,7 @@ mod ssm_scan;
 use super::kernel::{Answer, Node, n_rows};
 use crate::graph::Op;
 
-pub use mul_mat::MOST_EXPERTS;
+pub use mul_mat::{MOST_EXPERTS, X_GROUP, x_group_bytes};
 
 /// Most tokens that the matrix-vector kernels take, 8 a block; more are multiplied in tiles.
 /// Sixteen read weights twice, which still is a quarter faster than tiles of 64.

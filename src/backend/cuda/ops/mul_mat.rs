@@ -1,13 +1,11 @@
 //! MUL_MAT and its fused and expert forms; `cuda-kernels/mul_mat*.cu`.
 
-use super::super::kernel::{Answer, Arg, Kernel, Node, n_rows, vec_family};
-use super::super::layout;
+use super::super::kernel::{Answer, Arg, Kernel, Node, multiplies_codes, n_rows, vec_family};
+use super::super::layout::{self, TILE_ROWS};
 use super::VEC_TOKENS;
 use crate::graph::{FusedMulMat, Origin, Tensor};
 use crate::quant::DType;
 
-/// Rows of a matrix that lie together on the device.
-const TILE_ROWS: usize = 16;
 /// Columns of a matrix-vector block.
 const COLUMNS: usize = 8;
 const VEC_WARPS: usize = 8;
@@ -28,7 +26,7 @@ const INT_TEAMS: usize = 264;
 const X_BYTES: usize = 72 << 10;
 const MOST_GROUPS: usize = 128;
 /// Values of x that share a scale there.
-const X_GROUP: usize = 256;
+pub const X_GROUP: usize = 256;
 /// Largest y and z dimension of a grid, rounded down to a handy number.
 const MOST_COLUMN_GROUPS: usize = 32768;
 /// `moe_bucket` keeps this many counters.
@@ -55,7 +53,7 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
         None => return None,
     };
     let n_groups = w.ne[0] / X_GROUP;
-    let int = !node.exact && vec_family(w.dtype) == "mixed" && n_groups <= MOST_GROUPS;
+    let int = !node.exact && multiplies_codes(w.dtype) && n_groups <= MOST_GROUPS;
     let counted = if n_tokens <= VEC_TOKENS {
         of_one
     } else {
@@ -63,8 +61,8 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     };
     let (entry, most) = match (node.exact, w.dtype) {
         (_, DType::F32) => ("mul_mat_vec_exact", MOST_SPLIT),
-        (false, _) if int => ("mul_mat_vec", MOST_SPLIT),
-        (false, d) if vec_family(d) != "mixed" => ("mul_mat_vec", MOST_SPLIT),
+        (false, d) if int || !multiplies_codes(d) => ("mul_mat_vec", MOST_SPLIT),
+        // Also rows of codes that are too long for the integer form.
         _ => ("mul_mat_vec_exact", MOST_SPLIT_EXACT),
     };
     let tiles = w.ne[1].div_ceil(TILE_ROWS);
@@ -89,7 +87,7 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     let grid = [blocks, y, groups.div_ceil(y)];
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
     let entry = match int {
-        true => format!("{entry}_mixed_{slots}"),
+        true => format!("{entry}_{}_{slots}", vec_family(w.dtype)),
         false => format!("{entry}_{}", w.dtype.name()),
     };
     let mut kernel = Kernel::new(entry, grid, (teams * VEC_WARPS * 32) as u32);
@@ -120,10 +118,15 @@ fn token_slots(n_tokens: usize) -> usize {
     }
 }
 
+/// Bytes of an `XGroup` (`int_product.cuh`) of so many tokens: integers, sums of units and
+/// a scale, in pieces of 16 bytes.
+pub const fn x_group_bytes(slots: usize) -> usize {
+    (slots * (2 * X_GROUP + 4 * 8 + 4)).next_multiple_of(16)
+}
+
 /// Shared memory for x there, of all groups or as many whole rounds of classes as fit.
 fn x_bytes(slots: usize, n_groups: usize) -> usize {
-    // `XGroup`: integers, sums of units and a scale, in pieces of 16 bytes.
-    let group = (slots * (2 * X_GROUP + 4 * 8 + 4)).next_multiple_of(16);
+    let group = x_group_bytes(slots);
     n_groups.min(X_BYTES / group / VEC_WARPS * VEC_WARPS) * group
 }
 
