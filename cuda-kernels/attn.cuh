@@ -57,8 +57,8 @@ __device__ __forceinline__ bool sees(int pos, int seq, int cell_pos, int cell_se
 
 // What q . k is multiplied with before `finish_score`, for a token at `pos`.
 __device__ __forceinline__ float score_factor(const Attn& a, int pos) {
-    const float step = (float)(max(pos, 0) / a.temp_len);
-    const float scale = a.scale * (1.f + a.temp_beta * log1pf(step));
+    float scale = a.scale;
+    if (a.temp_beta != 0.f) scale *= 1.f + a.temp_beta * log1pf((float)(max(pos, 0) / a.temp_len));
     return a.softcap == 0.f ? scale * LOG2_E : scale / a.softcap;
 }
 
@@ -76,6 +76,12 @@ __device__ __forceinline__ float finite_max(float m) { return m == -INFINITY ? 0
 // carries 22 bits; K is f16 already, so products are exact and only f32 sums round. A
 // power of two brings a row's largest value below 2^15: no overflow, and lo stays normal.
 //
+// The exponent of that power of two for a row whose largest magnitude is `top`.
+__device__ __forceinline__ int query_shift(float top) {
+    const int top_exponent = (__float_as_int(top) >> 23) - 127;
+    return max(-100, min(100, 14 - top_exponent));
+}
+
 // Fragments of 16 rows: [head_dim / 16 steps, hi and lo, lane] as the `a` of mma. The k
 // order is the matrices' own, or WIDE: lane c owns 8 neighbouring values of each 32 (two
 // steps), so that it can read K's 16 bytes from global memory; 4 of a last 16.
@@ -104,8 +110,7 @@ __device__ __forceinline__ float stage_row(const float* q, uint32_t* fragments, 
         x[i] = present ? make_float2(q[2 * pair], q[2 * pair + 1]) : make_float2(0.f, 0.f);
         top = fmaxf(top, fmaxf(fabsf(x[i].x), fabsf(x[i].y)));
     }
-    const int top_exponent = (__float_as_int(warp_max(top)) >> 23) - 127;
-    const int up = max(-100, min(100, 14 - top_exponent));
+    const int up = query_shift(warp_max(top));
     const float scale = __int_as_float((127 + up) << 23);
 #pragma unroll
     for (int i = 0; i < N; i++) {

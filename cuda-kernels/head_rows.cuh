@@ -47,6 +47,8 @@ constexpr int PAIRS = 2;  // a lane's pairs under way at once
 struct Turns {
     float2 first[PAIRS];
 
+    Turns() = default;
+
     __device__ __forceinline__ Turns(const HeadRows& p, double pos, int lane) {
         const int half = p.n_rot / 2;
 #pragma unroll
@@ -55,8 +57,9 @@ struct Turns {
     }
 };
 
-template <typename T>
-__device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y, double pos, Turns turns, int lane) {
+// `turns_from(i)` gives the Turns of pairs i, i + 32 ..
+template <typename T, class TurnsFrom>
+__device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y, int lane, TurnsFrom&& turns_from) {
     const int half = p.n_rot / 2;
     for (int i0 = lane; i0 < half; i0 += PAIRS * WARP) {
         float a[PAIRS], b[PAIRS];
@@ -66,17 +69,30 @@ __device__ __forceinline__ void turn_and_store(const HeadRows& p, Normed v, T* y
             a[j] = v[p.neox ? i : 2 * i];
             b[j] = v[p.neox ? i + half : 2 * i + 1];
         }
-        if (i0 >= PAIRS * WARP) turns = Turns(p, pos, i0);
+        const Turns turns = turns_from(i0);
 #pragma unroll
         for (int j = 0; j < PAIRS; j++) {
             const int i = i0 + j * WARP;
             if (i >= half) break;
             const float sin = turns.first[j].x, cos = turns.first[j].y;
-            put(y + (p.neox ? i : 2 * i), a[j] * cos - b[j] * sin);
-            put(y + (p.neox ? i + half : 2 * i + 1), a[j] * sin + b[j] * cos);
+            // Spelled out, so that every kernel rounds alike.
+            put(y + (p.neox ? i : 2 * i), fmaf(a[j], cos, -b[j] * sin));
+            put(y + (p.neox ? i + half : 2 * i + 1), fmaf(a[j], sin, b[j] * cos));
         }
     }
     for (int i = p.n_rot + lane; i < p.x.ne[0]; i += WARP) put(y + i, v[i]);
+}
+
+// A head of x behind its norm; one warp.
+__device__ __forceinline__ Normed normed(const HeadRows& p, int head, int t, int i3, int lane) {
+    const int head_dim = p.x.ne[0];
+    Normed v = {row_of<const float>(p.x, head, t, i3), (const float*)p.weight.data, 1.f};
+    if (v.weight) {
+        float sum = 0.f;
+        for (int i = lane; i < head_dim; i += WARP) sum += v.x[i] * v.x[i];
+        v.scale = 1.f / sqrtf(warp_sum(sum) / head_dim + p.eps);
+    }
+    return v;
 }
 
 // Row `r` of x's rows (head, then token); the whole warp calls it with the same r. Waits for
@@ -93,23 +109,19 @@ __device__ __forceinline__ void head_row(const HeadRows& p, long long r) {
     const Turns turns(p, pos, lane);
     if (p.early) wait_for_inputs();
     if (!live) return;
-    Normed v = {row_of<const float>(p.x, head, t, at.i3), (const float*)p.weight.data, 1.f};
-    if (v.weight) {
-        float sum = 0.f;
-        for (int i = lane; i < head_dim; i += WARP) sum += v.x[i] * v.x[i];
-        v.scale = 1.f / sqrtf(warp_sum(sum) / head_dim + p.eps);
-    }
+    const Normed v = normed(p, head, t, at.i3, lane);
+    const auto turns_from = [&](int i) { return i < PAIRS * WARP ? turns : Turns(p, pos, i); };
     if (!p.slots.data) {
-        turn_and_store(p, v, row_of<float>(p.dst, head, t, at.i3), pos, turns, lane);
+        turn_and_store(p, v, row_of<float>(p.dst, head, t, at.i3), lane, turns_from);
         return;
     }
     if (t >= dim(p.slots, 0)) return;
     if (slot < 0 || slot >= dim(p.dst, 1)) return;
     if (p.dst.dtype == 1) {
-        turn_and_store(p, v, row_of<half>(p.dst, slot) + head * head_dim, pos, turns, lane);
+        turn_and_store(p, v, row_of<half>(p.dst, slot) + head * head_dim, lane, turns_from);
     } else if (p.dst.dtype == 30) {
-        turn_and_store(p, v, row_of<__nv_bfloat16>(p.dst, slot) + head * head_dim, pos, turns, lane);
+        turn_and_store(p, v, row_of<__nv_bfloat16>(p.dst, slot) + head * head_dim, lane, turns_from);
     } else {
-        turn_and_store(p, v, row_of<float>(p.dst, slot) + head * head_dim, pos, turns, lane);
+        turn_and_store(p, v, row_of<float>(p.dst, slot) + head * head_dim, lane, turns_from);
     }
 }

@@ -1,7 +1,8 @@
 //! Buffer lifetimes: where each computed tensor lies in the one compute
 //! buffer, and exactly how many bytes that buffer needs.
 
-use super::tensor::{Graph, TensorId};
+use super::op::Op;
+use super::tensor::{Graph, Origin, TensorId};
 
 /// Every computed tensor starts on a cache line.
 pub const ALIGN_BYTES: usize = 64;
@@ -58,13 +59,26 @@ impl FreeList {
 }
 
 impl Plan {
-    /// Plans a graph: a tensor's bytes are free again after its last reader.
+    /// Plans a graph: a tensor's bytes are free again after its last reader. What
+    /// `HEAD_ROWS` reads stays until the attention behind it has run, which may do that
+    /// work itself while other parts of it are done.
     pub fn new(graph: &Graph) -> Plan {
         let n = graph.tensors.len();
         let mut last_use = vec![None; n];
+        let mut held: Vec<TensorId> = Vec::new();
         for id in graph.ids() {
-            for &s in &graph.get(id).src {
+            let tensor = graph.get(id);
+            for &s in &tensor.src {
                 last_use[graph.owner(s).at()] = Some(id.at());
+            }
+            match tensor.origin {
+                Origin::Op(Op::HeadRows(_)) => held.push(graph.owner(tensor.src[0])),
+                Origin::Op(Op::Attn(..)) => {
+                    for owner in held.drain(..) {
+                        last_use[owner.at()] = Some(id.at());
+                    }
+                }
+                _ => {}
             }
         }
         for &id in &graph.outputs {

@@ -6,6 +6,7 @@ use super::cells::Cells;
 use super::chain::Chains;
 use super::context::Context;
 use super::exec::{CudaExecutable, Inputs, Memory, Output, States};
+use super::head_attn;
 use super::kernel::{Kernel, Node, View};
 use super::lower::{self, Form, VEC_TOKENS};
 use super::memory::{self, DeviceBuffer};
@@ -228,6 +229,10 @@ impl Backend for CudaBackend {
             }
         }
         let n_tokens = inputs.n_tokens();
+        let separate = std::env::var_os("LLAMA_RS_CHAIN").is_some_and(|v| v == "off");
+        if !separate {
+            launches = head_attn::fuse(launches);
+        }
         if n_tokens == 1
             && let Some(chains) = self.chains()?
         {

@@ -129,6 +129,11 @@ fn packed(values: &[Value]) -> Vec<u64> {
     words
 }
 
+fn meet(a: &[Range<u64>], b: &[Range<u64>]) -> bool {
+    a.iter()
+        .any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
+}
+
 impl Launch {
     /// Resolves a kernel of a node whose result is `dst` and operands `src`, of which it
     /// changes `kept`.
@@ -167,6 +172,11 @@ impl Launch {
         if kernel.job {
             launch.jobs.push((0, packed(&values)));
             launch.pack_jobs();
+            return Ok(launch);
+        }
+        if kernel.packed {
+            launch.values = packed(&values);
+            launch.params = vec![0];
             return Ok(launch);
         }
         for value in &values {
@@ -210,6 +220,23 @@ impl Launch {
         &self.writes
     }
 
+    /// Its arguments as words.
+    pub fn values(&self) -> &[u64] {
+        &self.values
+    }
+
+    /// Whether it writes anything that `other` reads.
+    pub fn writes_into(&self, other: &Launch) -> bool {
+        meet(&self.writes, &other.reads)
+    }
+
+    /// Does the work of `ahead` as well, which its arguments say when they begin with `words`.
+    pub fn take_in(&mut self, ahead: Launch, words: &[u64]) {
+        self.values[..words.len()].copy_from_slice(words);
+        self.reads.extend(ahead.reads);
+        self.writes.extend(ahead.writes);
+    }
+
     /// `Jobs` of `cuda-kernels/jobs.cuh` as the one parameter.
     fn pack_jobs(&mut self) {
         let mut head = vec![Value::Word32(self.jobs.len() as u32)];
@@ -229,10 +256,6 @@ impl Launch {
     /// Takes the jobs of `next` into this launch when they may run side by side;
     /// gives `next` back when not.
     pub fn join(&mut self, next: Launch) -> Option<Launch> {
-        let meet = |a: &[Range<u64>], b: &[Range<u64>]| {
-            a.iter()
-                .any(|a| b.iter().any(|b| a.start < b.end && b.start < a.end))
-        };
         let fits = !self.jobs.is_empty()
             && self.jobs.len() + next.jobs.len() <= MAX_JOBS
             && self.entry == next.entry

@@ -8,6 +8,7 @@ use super::context::Context;
 use super::kernel::Kernel;
 use super::layout::TILE_ROWS;
 use super::ops::{X_GROUP, x_group_bytes};
+use super::seen::{Seen, VIEW};
 use super::stream::Stream;
 use crate::error::Result;
 use crate::quant::DType;
@@ -30,32 +31,8 @@ const X_GROUP_BYTES: u32 = x_group_bytes(1) as u32;
 const STATIC_BYTES: u32 = 6 << 10;
 const STATE_BYTES: usize = 8;
 
-/// Words of a `View`, and of a `VecJob` (`mul_mat_vec.cuh`).
-const VIEW: usize = 9;
+/// Words of a `VecJob` (`mul_mat_vec.cuh`).
 const JOB: usize = 7 * VIEW + 2;
-
-/// A `View` as words, read again.
-struct Seen<'a>(&'a [u64]);
-
-impl Seen<'_> {
-    fn data(&self) -> u64 {
-        self.0[0]
-    }
-
-    /// Address of the live count, when it cuts the rows or nothing is cut (then 0).
-    fn live(&self) -> Option<u64> {
-        let dim = self.0[8] as u32 as i32;
-        (dim == -1 || dim == 1).then_some(if dim == 1 { self.0[1] } else { 0 })
-    }
-
-    fn ne(&self, dim: usize) -> u32 {
-        (self.0[6 + dim / 2] >> (32 * (dim % 2))) as u32
-    }
-
-    fn dtype(&self) -> u64 {
-        self.0[8] >> 32
-    }
-}
 
 /// The operands of one product.
 struct Job<'a>(&'a [u64]);
@@ -241,28 +218,8 @@ impl Chains {
 
 #[cfg(test)]
 mod tests {
+    use super::super::seen::tests::view;
     use super::*;
-
-    fn view(data: u64, ne: [u64; 4], live: Option<u64>, dtype: DType) -> [u64; VIEW] {
-        let dim = if live.is_some() {
-            1
-        } else {
-            u64::from(u32::MAX)
-        };
-        let dtype = dtype.id() as u64;
-        let (low, high) = (ne[0] | ne[1] << 32, ne[2] | ne[3] << 32);
-        [
-            data,
-            live.unwrap_or(0),
-            4,
-            4,
-            4,
-            4,
-            low,
-            high,
-            dim | dtype << 32,
-        ]
-    }
 
     /// A product of `m` rows of type `dtype` with x of `tokens` tokens at `x`.
     fn job(dtype: DType, m: u64, x: u64, tokens: u64) -> Vec<u64> {

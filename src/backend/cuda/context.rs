@@ -187,6 +187,11 @@ impl Context {
         // SAFETY: the function belongs to a module of this context.
         let result = unsafe { sys::cuFuncSetAttribute(function.0, limit, bytes as i32) };
         check(result, "shared memory of a kernel")?;
+        // All that a multiprocessor has, so that blocks of the next kernel find room beside.
+        let share = FunctionAttribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        // SAFETY: as above.
+        let result = unsafe { sys::cuFuncSetAttribute(function.0, share, 100) };
+        check(result, "shared memory of a kernel")?;
         *most = bytes;
         Ok(())
     }

@@ -18,6 +18,8 @@ pub struct Kernel {
     /// The arguments are one job of `cuda-kernels/jobs.cuh`: neighbours that run the
     /// same kernel and do not touch each other's data may share a launch.
     pub job: bool,
+    /// The arguments are the fields of one struct, in order.
+    pub packed: bool,
     pub args: Vec<Arg>,
 }
 
@@ -156,6 +158,7 @@ impl Kernel {
             block,
             shared_bytes: 0,
             job: false,
+            packed: false,
             args: Vec::new(),
         }
     }
@@ -169,6 +172,12 @@ impl Kernel {
     /// Marks the arguments as a job.
     pub fn job(mut self) -> Kernel {
         self.job = true;
+        self
+    }
+
+    /// Makes the arguments fields of one struct.
+    pub fn packed(mut self) -> Kernel {
+        self.packed = true;
         self
     }
 

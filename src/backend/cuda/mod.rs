@@ -4,8 +4,9 @@
 //! becomes, `layout` how weights will lie, `demand` how much memory it all takes, `overhead` what the driver takes besides. With
 //! one: `device` finds it, `context` opens it, `memory` and `stream` are its memory and
 //! its queues; `weights` brings weights there, `cells` the list of who sits where in the
-//! KV cache. `backend` and `bind` give a graph addresses, `chain` makes one launch of matrix
-//! products that follow each other, `exec` runs it.
+//! KV cache. `backend` and `bind` give a graph addresses; where one token or few are all there
+//! is, `head_attn` makes one launch of attention and what is ahead of it, `chain` one of matrix
+//! products that follow each other (`seen` reads what launches were given); `exec` runs it.
 
 mod backend;
 pub mod bandwidth;
@@ -17,6 +18,7 @@ mod demand;
 pub mod device;
 pub mod driver;
 mod exec;
+mod head_attn;
 pub mod image;
 pub mod kernel;
 pub mod layout;
@@ -24,6 +26,7 @@ pub mod lower;
 pub mod memory;
 pub mod ops;
 mod overhead;
+mod seen;
 pub mod stream;
 mod weights;
 

@@ -2,6 +2,7 @@
 
 use super::super::kernel::{Answer, Arg, Kernel, Node};
 use super::VEC_TOKENS;
+use super::attn_token::attn_token;
 use crate::graph::{AttnParams, AttnShape, Origin, Tensor};
 use crate::quant::DType;
 
@@ -72,6 +73,9 @@ fn launches(node: &Node<'_>, params: &AttnParams, shape: &AttnShape) -> Option<A
     // A few tokens are split as one is, so that each gets the bits that it gets alone.
     let counted = if n <= VEC_TOKENS { 1 } else { tiles };
     let n_split = splits(node, N_SM * per_sm / (counted * heads).max(1));
+    if let Some(answer) = attn_token(node, params, shape, n_split) {
+        return Some(answer);
+    }
     let grid = [n_split * tiles, heads, 1];
     let kernel = Kernel::new(format!("attn_split_{head_dim}"), grid, THREADS);
     with_combine(node, params, shape, kernel, n_split)
@@ -114,7 +118,7 @@ fn splits(node: &Node<'_>, wanted: usize) -> usize {
 }
 
 /// Scratch memory of the splits: bytes of `parts`, and of it with `part_out`.
-fn scratch_bytes(shape: &AttnShape, n: usize, n_split: usize) -> (usize, usize) {
+pub fn scratch_bytes(shape: &AttnShape, n: usize, n_split: usize) -> (usize, usize) {
     if n_split == 1 {
         return (0, 0);
     }
@@ -162,7 +166,7 @@ fn with_combine(
 }
 
 /// `ATTN_PARAMS` of `attn.cuh`.
-fn operands(params: &AttnParams, shape: &AttnShape) -> Vec<Arg> {
+pub fn operands(params: &AttnParams, shape: &AttnShape) -> Vec<Arg> {
     // Positions are below 2^31, so a wider window hides nothing.
     let window = params
         .window

@@ -2,6 +2,7 @@
 //! "what is launched?". It looks at shapes and types only, so it needs no device.
 
 mod attn;
+mod attn_token;
 mod delta;
 mod elementwise;
 mod grids;
@@ -18,6 +19,7 @@ mod ssm_scan;
 use super::kernel::{Answer, Node, n_rows};
 use crate::graph::Op;
 
+pub use attn_token::ENTRY as ATTN_TOKEN;
 pub use mul_mat::{MOST_EXPERTS, X_GROUP, x_group_bytes};
 
 /// Most tokens that the matrix-vector kernels take, 8 a block; more are multiplied in tiles.
