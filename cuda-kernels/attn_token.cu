@@ -1,4 +1,4 @@
-// attn_token_<head_dim>_<one|few>: ATTN for one token or up to 16, with the HEAD_ROWS ahead of
+// attn_token_<one|few>_<head_dim>: ATTN for one token or up to 16, with the HEAD_ROWS ahead of
 // it (RoPE and norm of Q and K, storing K and V) where the host took them in, split over the
 // KV length.
 //   operands as in attn.cuh, k and v f16, head_dim_k == head_dim_v == <head_dim>
@@ -48,9 +48,6 @@ __device__ __forceinline__ uint32_t transposed(uint32_t x) {
     asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
-
-// a / b of small numbers, without the steps of a division.
-__device__ __forceinline__ int ratio(int a, int b) { return (int)__fdividef(a + 0.5f, b); }
 
 template <int HD>
 struct TokenShared {
@@ -548,12 +545,15 @@ __device__ __forceinline__ void attn_token(const AttnToken& p) {
     Block<HD, ONE>(p, *(TokenShared<HD>*)memory, memory + sizeof(TokenShared<HD>)).run();
 }
 
-#define ENTRY(HD, NAME, ONE)                                   \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)   \
-        attn_token_##HD##_##NAME(const __grid_constant__ AttnToken p) { \
-        attn_token<HD, ONE>(p);                                \
+#define ATTN_TOKEN(HD)                                                  \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)            \
+        attn_token_one_##HD(const __grid_constant__ AttnToken p) {      \
+        attn_token<HD, true>(p);                                        \
+    }                                                                   \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)            \
+        attn_token_few_##HD(const __grid_constant__ AttnToken p) {      \
+        attn_token<HD, false>(p);                                       \
     }
-#define ATTN_TOKEN(HD) ENTRY(HD, one, true) ENTRY(HD, few, false)
 
 ATTN_TOKEN(64)
 ATTN_TOKEN(80)

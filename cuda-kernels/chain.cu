@@ -236,27 +236,6 @@ __device__ __forceinline__ void teams_meet(int opens, int team) {
         asm volatile("bar.sync %0, %1;" ::"r"(2 + team), "n"(CLASSES * WARP) : "memory");
 }
 
-__device__ __forceinline__ Q4_K::Step q4_step(const uint8_t* group, int lane) {
-    Q4_K::Step st;
-#pragma unroll
-    for (int i = 0; i < 4; i++) st.q[i] = ((const uint4*)group)[32 * i + lane];
-#pragma unroll
-    for (int i = 0; i < 2; i++) st.head[i] = ((const uint4*)(group + Q4_K::HEADS))[lane / 4 + 8 * i];
-    return st;
-}
-
-// Lane c's half of units is c % 2: its scales.
-__device__ __forceinline__ Q6_K::Step q6_step(const uint8_t* group, int lane) {
-    Q6_K::Step st;
-#pragma unroll
-    for (int i = 0; i < 4; i++) st.low[i] = ((const uint4*)group)[32 * i + lane];
-#pragma unroll
-    for (int i = 0; i < 2; i++) st.upper[i] = ((const uint4*)(group + Q6_K::UPPER))[32 * i + lane];
-    st.scales = ((const uint4*)(group + Q6_K::SCALES))[lane / 4 * 2 + lane % 2];
-    st.d = ((const uint32_t*)(group + Q6_K::D))[lane / 4];
-    return st;
-}
-
 __device__ __forceinline__ void multiply(ChainShared& sh, const uint8_t* slots, int n_slots, XGroup<1>* xs, int team,
                                          int warp, int lane) {
     slots += team * n_slots * SLOT_BYTES;

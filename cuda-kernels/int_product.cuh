@@ -108,6 +108,37 @@ __device__ __forceinline__ void mma_bytes(int c[4], const uint32_t a[4], uint2 b
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }
 
+// A group of a row tile in registers, from shared memory.
+__device__ __forceinline__ Q4_K::Step q4_step(const uint8_t* group, int lane) {
+    Q4_K::Step st;
+#pragma unroll
+    for (int i = 0; i < 4; i++) st.q[i] = ((const uint4*)group)[32 * i + lane];
+#pragma unroll
+    for (int i = 0; i < 2; i++) st.head[i] = ((const uint4*)(group + Q4_K::HEADS))[lane / 4 + 8 * i];
+    return st;
+}
+
+// Lane c's half of units is c % 2: its scales.
+__device__ __forceinline__ Q6_K::Step q6_step(const uint8_t* group, int lane) {
+    Q6_K::Step st;
+#pragma unroll
+    for (int i = 0; i < 4; i++) st.low[i] = ((const uint4*)group)[32 * i + lane];
+#pragma unroll
+    for (int i = 0; i < 2; i++) st.upper[i] = ((const uint4*)(group + Q6_K::UPPER))[32 * i + lane];
+    st.scales = ((const uint4*)(group + Q6_K::SCALES))[lane / 4 * 2 + lane % 2];
+    st.d = ((const uint32_t*)(group + Q6_K::D))[lane / 4];
+    return st;
+}
+
+// The same from memory; `tile` is the row tile's first byte.
+template <class T>
+__device__ __forceinline__ void load_group(typename T::Step& st, const uint8_t* tile, int g, int n_groups, int lane) {
+    T::load(st, tile, g, n_groups * GROUP_UNITS, lane);
+    // `add_group` wants the scales of half c % 2 in lane c, mma those of half c / 2.
+    if constexpr (T::ID == Q6_K::ID)
+        st.scales = stream<uint4>(tile + (size_t)g * T::GROUP + T::SCALES, lane / 4 * 2 + lane % 2);
+}
+
 // What a warp has of 16 rows and one token: lane (r, c) = lane / 4, lane % 4 has a share of
 // rows r and r + 8. The eight columns of a product are four shares times hi and lo: the
 // columns of the others are fed zeros, so that a product leaves every lane the integers

@@ -93,3 +93,6 @@ __device__ __forceinline__ float gated(int kind, float gate, float up) {
         default: return Relu()(gate) * up;
     }
 }
+
+// a / b of small numbers, without the steps of a division.
+__device__ __forceinline__ int ratio(int a, int b) { return (int)__fdividef(a + 0.5f, b); }

@@ -7,10 +7,8 @@
 //   moe_sum        y[m, n_used, n], weights[1, n_used, n], b[m, n] or null data
 //                  -> dst[m, n] = sum of weights[u] * y[u] in rising u, plus b; f32,
 //                  grid and `lanes` as in map.cuh
-//
-// Sums run in the order of SOFT_MAX and SUM_ROWS of such rows: same bits, same ids.
 #include "row_group.cuh"
-#include "top_k.cuh"
+#include "route.cuh"
 
 template <int N>
 __device__ __forceinline__ void moe_route(const View& dst, const View& logits, int n_used, int norm) {
@@ -20,50 +18,10 @@ __device__ __forceinline__ void moe_route(const View& dst, const View& logits, i
     if (!is_live(logits, at)) return;
     const float* x = row_of<const float>(logits, at.i1, at.i2, at.i3);
     int* ids = row_of<int>(dst, at.i1, at.i2, at.i3);
-    float* weights = (float*)(ids + n_used);
-    const int n_expert = logits.ne[0], lane = threadIdx.x % WARP;
-
-    float p[N], most = -INFINITY, sum = 0.f;
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        const int c = lane + j * WARP;
-        p[j] = c < n_expert ? x[c] : -INFINITY;
-        most = fmaxf(most, p[j]);
-    }
-    most = warp_max(most);
-    const bool none = most == -INFINITY;  // all probabilities are 0 then
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        p[j] = none || lane + j * WARP >= n_expert ? 0.f : expf(p[j] - most);
-        sum += p[j];
-    }
-    sum = warp_sum(sum);
-    uint64_t keys[N], last = ALL_KEYS;
-#pragma unroll
-    for (int j = 0; j < N; j++) {
-        const int c = lane + j * WARP;
-        keys[j] = c < n_expert ? rank_key(none ? 0.f : p[j] / sum, c) : NO_KEY;
-    }
-
-    // Lane l holds the l-th best and the (l + 32)-th.
-    int first = 0, second = 0;
-    for (int u = 0; u < n_used; u++) {
-        last = next_key(keys, last);
-        if (lane == u) first = index_of(last);
-        if (lane + WARP == u) second = index_of(last);
-    }
-    // Made again by the same steps: a key does not tell one NaN from another.
-    auto weight = [&](int u, int id) { return none || u >= n_used ? 0.f : expf(x[id] - most) / sum; };
-    const float a = weight(lane, first), b = weight(lane + WARP, second);
-    const float total = (float)warp_sum((double)a + (double)b);
-    if (lane < n_used) {
-        ids[lane] = first;
-        weights[lane] = norm ? a / total : a;
-    }
-    if (lane + WARP < n_used) {
-        ids[lane + WARP] = second;
-        weights[lane + WARP] = norm ? b / total : b;
-    }
+    route_row<N>(x, logits.ne[0], n_used, norm, [&](int u, int id, float weight) {
+        ids[u] = id;
+        ((float*)ids)[n_used + u] = weight;
+    });
 }
 
 #define MOE_ROUTE(n)                                                                        \

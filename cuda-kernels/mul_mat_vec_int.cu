@@ -79,11 +79,7 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, XGro
     constexpr bool AHEAD = NT < 8;
     typename T::Step cur, next;
     auto load = [&](typename T::Step& st, int tile, int matrix, int g) {
-        const uint8_t* from = (matrix ? at.w2 : at.w) + tile * tile_bytes;
-        T::load(st, from, g, n_groups * GROUP_UNITS, lane);
-        // `add_group` wants the scales of half c % 2 in lane c, mma those of half c / 2.
-        if constexpr (T::ID == Q6_K::ID)
-            st.scales = stream<uint4>(from + (size_t)g * T::GROUP + T::SCALES, lane / 4 * 2 + lane % 2);
+        load_group<T>(st, (matrix ? at.w2 : at.w) + tile * tile_bytes, g, n_groups, lane);
     };
     // The first weights are under way while x is waited for and staged.
     if (warp < n_groups && tile0 + team < tile1) load(cur, tile0 + team, 0, warp);

@@ -25,9 +25,10 @@ constexpr uint64_t NO_KEY = 0, ALL_KEYS = ~0ull;
 __device__ __forceinline__ uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 __device__ __forceinline__ uint64_t warp_max(uint64_t key) {
-#pragma unroll
-    for (int o = WARP / 2; o > 0; o /= 2) key = larger(key, __shfl_xor_sync(ALL_LANES, key, o));
-    return key;
+    // The larger half first: two reductions take less than five exchanges.
+    const uint32_t high = (uint32_t)(key >> 32), top = __reduce_max_sync(ALL_LANES, high);
+    const uint32_t low = __reduce_max_sync(ALL_LANES, high == top ? (uint32_t)key : 0u);
+    return (uint64_t)top << 32 | low;
 }
 
 // The largest key of the block, for every thread.

@@ -60,25 +60,41 @@ impl FreeList {
 
 impl Plan {
     /// Plans a graph: a tensor's bytes are free again after its last reader. What
-    /// `HEAD_ROWS` reads stays until the attention behind it has run, which may do that
-    /// work itself while other parts of it are done.
+    /// `HEAD_ROWS` reads stays until the attention behind it has run, and what experts read
+    /// until their sum: a backend may do both at once, in parts that are done before others.
     pub fn new(graph: &Graph) -> Plan {
         let n = graph.tensors.len();
         let mut last_use = vec![None; n];
-        let mut held: Vec<TensorId> = Vec::new();
+        let (mut heads, mut experts) = (Vec::new(), Vec::new());
         for id in graph.ids() {
             let tensor = graph.get(id);
             for &s in &tensor.src {
                 last_use[graph.owner(s).at()] = Some(id.at());
             }
-            match tensor.origin {
-                Origin::Op(Op::HeadRows(_)) => held.push(graph.owner(tensor.src[0])),
-                Origin::Op(Op::Attn(..)) => {
-                    for owner in held.drain(..) {
-                        last_use[owner.at()] = Some(id.at());
-                    }
+            let read = |at: usize| graph.owner(tensor.src[at]);
+            let done = match tensor.origin {
+                Origin::Op(Op::HeadRows(_)) => {
+                    heads.push(read(0));
+                    continue;
                 }
-                _ => {}
+                Origin::Op(Op::MoeRoute { .. }) => {
+                    experts.push(read(0));
+                    continue;
+                }
+                Origin::Op(Op::FusedMulMat(f)) if f.ids => {
+                    experts.push(read(f.x_at()));
+                    continue;
+                }
+                Origin::Op(Op::MulMatId) => {
+                    experts.push(read(1));
+                    continue;
+                }
+                Origin::Op(Op::Attn(..)) => &mut heads,
+                Origin::Op(Op::MoeSum) => &mut experts,
+                _ => continue,
+            };
+            for owner in done.drain(..) {
+                last_use[owner.at()] = Some(id.at());
             }
         }
         for &id in &graph.outputs {

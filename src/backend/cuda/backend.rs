@@ -6,6 +6,7 @@ use super::cells::Cells;
 use super::chain::Chains;
 use super::context::Context;
 use super::exec::{CudaExecutable, Inputs, Memory, Output, States};
+use super::experts;
 use super::head_attn;
 use super::kernel::{Kernel, Node, View};
 use super::lower::{self, Form, VEC_TOKENS};
@@ -231,7 +232,7 @@ impl Backend for CudaBackend {
         let n_tokens = inputs.n_tokens();
         let separate = std::env::var_os("LLAMA_RS_CHAIN").is_some_and(|v| v == "off");
         if !separate {
-            launches = head_attn::fuse(launches);
+            launches = experts::fuse(&self.context, head_attn::fuse(launches))?;
         }
         if n_tokens == 1
             && let Some(chains) = self.chains()?

@@ -186,23 +186,39 @@ impl Launch {
         Ok(launch)
     }
 
-    /// A launch of `kernel` with all its blocks at once; `values` are its arguments.
-    pub fn cooperative(context: &Context, kernel: &Kernel, values: Vec<u64>) -> Result<Launch> {
+    /// A launch of `kernel` whose arguments are `values`, each a word, or one struct of them
+    /// when the kernel is packed. With `cooperative` all its blocks run at once.
+    pub fn of_words(
+        context: &Context,
+        kernel: &Kernel,
+        values: Vec<u64>,
+        cooperative: bool,
+    ) -> Result<Launch> {
         let function = context.function(&kernel.entry)?;
         context.allow_shared(function, kernel.shared_bytes)?;
+        let params = if kernel.packed { 1 } else { values.len() };
         Ok(Launch {
             function,
             entry: kernel.entry.clone(),
             grid: kernel.grid,
             block: kernel.block,
             shared_bytes: kernel.shared_bytes,
-            params: (0..values.len()).collect(),
+            params: (0..params).collect(),
             values,
             jobs: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
-            cooperative: true,
+            cooperative,
         })
+    }
+
+    /// The launch, said to do the work of `replaced`.
+    pub fn in_place_of(mut self, replaced: impl IntoIterator<Item = Launch>) -> Launch {
+        for launch in replaced {
+            self.reads.extend(launch.reads);
+            self.writes.extend(launch.writes);
+        }
+        self
     }
 
     /// Name of the kernel.
@@ -225,9 +241,11 @@ impl Launch {
         &self.values
     }
 
-    /// Whether it writes anything that `other` reads.
-    pub fn writes_into(&self, other: &Launch) -> bool {
-        meet(&self.writes, &other.reads)
+    /// Whether it writes anything that `other` reads, but for what `by` writes.
+    pub fn disturbs(&self, other: &Launch, by: Option<&Launch>) -> bool {
+        let passed = by.map_or(&[][..], |by| by.writes());
+        let reads = other.reads.iter().filter(|r| !passed.contains(r));
+        meet(&self.writes, &reads.cloned().collect::<Vec<_>>())
     }
 
     /// Does the work of `ahead` as well, which its arguments say when they begin with `words`.

@@ -8,14 +8,14 @@ use super::context::Context;
 use super::kernel::Kernel;
 use super::layout::TILE_ROWS;
 use super::ops::{X_GROUP, x_group_bytes};
-use super::seen::{Seen, VIEW};
+use super::seen::{Seen, VEC_JOB as JOB, view_at};
 use super::stream::Stream;
 use crate::error::Result;
 use crate::quant::DType;
 use std::io::Write;
 
 /// The launch that a chain stands for: one token of `mul_mat_vec_int.cu`.
-const LINK: &str = "mul_mat_vec_mixed_1";
+pub const LINK: &str = "mul_mat_vec_mixed_1";
 
 // As `cuda-kernels/chain.cu` has them.
 const ENTRY: &str = "chain";
@@ -31,15 +31,12 @@ const X_GROUP_BYTES: u32 = x_group_bytes(1) as u32;
 const STATIC_BYTES: u32 = 6 << 10;
 const STATE_BYTES: usize = 8;
 
-/// Words of a `VecJob` (`mul_mat_vec.cuh`).
-const JOB: usize = 7 * VIEW + 2;
-
 /// The operands of one product.
 struct Job<'a>(&'a [u64]);
 
 impl<'a> Job<'a> {
     fn view(&self, at: usize) -> Seen<'a> {
-        Seen(&self.0[at * VIEW..(at + 1) * VIEW])
+        view_at(self.0, at)
     }
 
     /// x, norm, live count, groups and eps: what the products of a phase share.
@@ -172,7 +169,7 @@ impl Chains {
         let mut kernel = kernel(self.sms);
         kernel.shared_bytes = TEAMS * slots * SLOT_BYTES + groups * X_GROUP_BYTES;
         let values = vec![table, u64::from(phases), u64::from(slots), self.state];
-        Launch::cooperative(context, &kernel, values)
+        Launch::of_words(context, &kernel, values, true)
     }
 
     /// `launches` with every run of two or more products as chains. `table` gives the
@@ -218,7 +215,7 @@ impl Chains {
 
 #[cfg(test)]
 mod tests {
-    use super::super::seen::tests::view;
+    use super::super::seen::{VIEW, tests::view};
     use super::*;
 
     /// A product of `m` rows of type `dtype` with x of `tokens` tokens at `x`.

@@ -6,7 +6,7 @@
 
 use super::bind::Launch;
 use super::ops::ATTN_TOKEN;
-use super::seen::{Seen, VIEW};
+use super::seen::{Seen, VIEW, view_at};
 use crate::quant::DType;
 
 /// Words of `HeadRows` (`head_rows.cuh`): six views, an address, five numbers.
@@ -20,7 +20,7 @@ struct Heads<'a>(&'a [u64]);
 
 impl<'a> Heads<'a> {
     fn view(&self, at: usize) -> Seen<'a> {
-        Seen(&self.0[at * VIEW..(at + 1) * VIEW])
+        view_at(self.0, at)
     }
 
     fn dst(&self) -> Seen<'a> {
@@ -68,7 +68,7 @@ fn taken(jobs: &[&[u64]], attn: &[u64]) -> Option<Vec<u64>> {
         return None;
     }
     let (q, k, v) = (Heads(q), Heads(k), Heads(v));
-    let view = |at: usize| Seen(&attn[ATTN + at * VIEW..ATTN + (at + 1) * VIEW]);
+    let view = |at: usize| view_at(&attn[ATTN..], at);
     let (attn_q, attn_k, attn_v, pos) = (view(1), view(2), view(3), view(4));
     let (head_dim, n) = (attn_q.ne(0), attn_q.ne(2));
     let n_kv = attn[ATTN + 8 * VIEW] as u32;
@@ -113,7 +113,7 @@ pub fn fuse(launches: Vec<Launch>) -> Vec<Launch> {
         {
             let jobs: Vec<&[u64]> = heads.jobs().collect();
             // Blocks that are done write results while others still read x.
-            let apart = !launch.writes_into(&heads);
+            let apart = !launch.disturbs(&heads, None);
             match taken(&jobs, launch.values()).filter(|_| apart) {
                 Some(words) => launch.take_in(heads, &words),
                 None => fused.push(heads),

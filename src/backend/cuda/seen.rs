@@ -4,6 +4,14 @@
 /// Words of a `View` (`cuda-kernels/common.cuh`).
 pub const VIEW: usize = 9;
 
+/// Words of a `VecJob` (`mul_mat_vec.cuh`): W, W2, x, norm, ids, b, y, then three numbers.
+pub const VEC_JOB: usize = 7 * VIEW + 2;
+
+/// View `at` of arguments that begin with views.
+pub fn view_at(words: &[u64], at: usize) -> Seen<'_> {
+    Seen(&words[at * VIEW..(at + 1) * VIEW])
+}
+
 /// A `View` as words.
 pub struct Seen<'a>(pub &'a [u64]);
 

@@ -5,7 +5,7 @@ use super::VEC_TOKENS;
 use super::attn;
 use crate::graph::{AttnParams, AttnShape};
 
-/// Name of the kernel, before its head dimension.
+/// How the names of the kernels begin.
 pub const ENTRY: &str = "attn_token_";
 
 /// Heads that a multiprocessor's registers and shared memory are enough for.
@@ -34,7 +34,7 @@ pub fn attn_token(
     let scratch = |offset_bytes| Arg::Scratch { offset_bytes };
     let tokens = if n == 1 { "one" } else { "few" };
     let mut kernel = Kernel::new(
-        format!("{ENTRY}{head_dim}_{tokens}"),
+        format!("{ENTRY}{tokens}_{head_dim}"),
         grid,
         (WARPS * 32) as u32,
     )
