@@ -10,10 +10,10 @@ usage='usage: scripts/gpu-test.sh --collect DIR
        scripts/gpu-test.sh [--require] [--only PART,...] [--models MODELS] DIR
   --collect  build the program and the tests, and put into DIR what a run needs
   --require  a missing GPU is a failure, not a reason to skip
-  --only     devices, op_parity, arch, sequences, lookup, planned, golden, determinism, memcheck, racecheck, initcheck
+  --only     devices, op_parity, arch, sequences, lookup, launches, planned, golden, determinism, memcheck, racecheck, initcheck
   --models   folder with the model files of golden and determinism (get-model.sh)'
 
-parts=(devices op_parity arch sequences lookup planned golden determinism memcheck racecheck initcheck)
+parts=(devices op_parity arch sequences lookup launches planned golden determinism memcheck racecheck initcheck)
 sanitizer_package=nvidia-cuda-sanitizer-api==13.0.85
 
 fail() {
@@ -31,7 +31,7 @@ $usage" 2
 # Prints "name path" of the program and of each test that cargo built.
 executables() {
   cargo test --release --no-run --message-format=json \
-    --test op_parity --test arch --test sequences --test lookup --test planned_cuda --test golden |
+    --test op_parity --test arch --test sequences --test lookup --test launches --test planned_cuda --test golden |
     python3 -c '
 import json, sys
 for line in sys.stdin:
@@ -67,7 +67,7 @@ collect() {
     strip "$to/$name"
   done <"$to/built"
   rm "$to/built"
-  for name in llama-rs op_parity arch sequences lookup planned_cuda golden; do
+  for name in llama-rs op_parity arch sequences lookup launches planned_cuda golden; do
     [ -x "$to/$name" ] || fail "cargo built no $name"
   done
   rm -rf "$to/data/arch" "$to/data/golden"
@@ -148,6 +148,7 @@ part_arch() { run_tests arch "$here/arch" -q; }
 part_sequences() { run_tests sequences "$here/sequences" -q; }
 
 part_lookup() { run_tests lookup "$here/lookup" -q; }
+part_launches() { run_tests launches "$here/launches" -q; }
 
 part_planned() { run_tests planned "$here/planned_cuda" -q; }
 

@@ -66,6 +66,14 @@ impl Attn {
         Attn { label, ..self }
     }
 
+    /// In a graph of as many tokens as there are.
+    fn alone(self) -> Attn {
+        Attn {
+            width: self.tokens.len(),
+            ..self
+        }
+    }
+
     /// Cells in random order, with empty ones between.
     fn scattered(mut self, random: &mut Random) -> Attn {
         for _ in 0..self.cells.len() / 3 + 2 {
@@ -211,6 +219,31 @@ fn shapes(cases: &mut Vec<Case>) {
     }
 }
 
+/// Graphs of one token, which have a kernel of their own: heads that fill a tile of rows, do
+/// not, and take several; cells around chunks and splits; masks.
+fn one_token(cases: &mut Vec<Case>) {
+    let mut random = Random(131);
+    for head_dim in [64, 80, 96, 112, 128] {
+        for (n_head, group) in [(2, 1), (14, 7), (16, 8), (40, 20)] {
+            for n_past in [0, 14, 15, 16, 127, 128, 300, 5000] {
+                let attn = Attn::causal(shape(head_dim, n_head, group), n_past, 1);
+                cases.push(attn.alone().case());
+            }
+        }
+        for window in [None, Some(5)] {
+            let mut attn = Attn::causal(shape(head_dim, 6, 3), 400, 1).scattered(&mut random);
+            attn.params.window = window;
+            attn.params.softcap = Some(3.0);
+            attn.params.temperature = Some((0.1, 16));
+            let label = format!(",scattered,window={window:?}");
+            cases.push(attn.alone().label(label).case());
+        }
+        let mut attn = Attn::causal(shape(head_dim, 4, 2), 200, 1);
+        attn.tokens[0].0 = 3;
+        cases.push(attn.alone().label(",masked".to_string()).case());
+    }
+}
+
 /// Enough rows and heads for the kernel of long prompts: a tile that is almost empty,
 /// groups, many cells before, dead tokens.
 fn prefill(cases: &mut Vec<Case>) {
@@ -326,6 +359,7 @@ fn sequences(cases: &mut Vec<Case>) {
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     shapes(&mut cases);
+    one_token(&mut cases);
     prefill(&mut cases);
     lengths(&mut cases);
     masks(&mut cases);

@@ -34,7 +34,7 @@ type Shape = (usize, usize, usize, usize);
 /// 1 to 8 tokens take the matrix-vector kernels, more the tiles of 128 rows and 64
 /// tokens; rows are no multiple of 16, one tile, or many. No case has a single value:
 /// one sum that happens to cancel would make any error look large.
-const SHAPES: [Shape; 22] = [
+const SHAPES: [Shape; 23] = [
     (0, 1, 8, 8),
     (0, 16, 1, 1),
     (0, 16, 2, 2),
@@ -45,6 +45,7 @@ const SHAPES: [Shape; 22] = [
     (4, 33, 7, 7),
     (4, 5, 1, 1),
     (3, 1000, 1, 1),
+    (2, 100, 1, 1),
     (2, 33, 8, 5),
     (3, 16, 8, 8),
     (1, 33, 9, 9),

@@ -19,6 +19,8 @@ const MOST_WARPS: usize = 132 * 16;
 /// weights are short.
 const MOST_SPLIT: usize = 8;
 const MOST_SPLIT_EXACT: usize = 4;
+/// Longest k of `mul_mat_vec_one.cu`.
+const ONE_MOST: usize = 2048;
 /// Teams of eight warps of the integer form that run at once: two on each of 132 SMs, in a
 /// block of their own for one column, else in one.
 const INT_TEAMS: usize = 264;
@@ -86,8 +88,14 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     };
     let grid = [blocks, y, groups.div_ceil(y)];
     let view = |i: Option<usize>| i.map_or(Arg::NoView, Arg::Src);
+    let one = w.dtype == DType::F32
+        && f.ids_at().is_none()
+        && f.glu.is_none()
+        && (n_tokens, split) == (1, VEC_WARPS)
+        && w.ne[0] <= ONE_MOST;
     let entry = match int {
         true => format!("{entry}_{}_{slots}", vec_family(w.dtype)),
+        false if one => "mul_mat_vec_one_F32".to_string(),
         false => format!("{entry}_{}", w.dtype.name()),
     };
     let mut kernel = Kernel::new(entry, grid, (teams * VEC_WARPS * 32) as u32);
