@@ -186,22 +186,53 @@ impl Launch {
         Ok(launch)
     }
 
-    /// A launch of `kernel` with all its blocks at once; `values` are its arguments.
-    pub fn cooperative(context: &Context, kernel: &Kernel, values: Vec<u64>) -> Result<Launch> {
+    /// A launch of `kernel` with all its blocks at once; each of `args` is the words of one.
+    pub fn cooperative(context: &Context, kernel: &Kernel, args: &[&[u64]]) -> Result<Launch> {
         let function = context.function(&kernel.entry)?;
         context.allow_shared(function, kernel.shared_bytes)?;
+        let mut at = 0;
+        let params = args.iter().map(|words| {
+            at += words.len();
+            at - words.len()
+        });
         Ok(Launch {
             function,
             entry: kernel.entry.clone(),
             grid: kernel.grid,
             block: kernel.block,
             shared_bytes: kernel.shared_bytes,
-            params: (0..values.len()).collect(),
-            values,
+            params: params.collect(),
+            values: args.concat(),
             jobs: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
             cooperative: true,
+        })
+    }
+
+    /// A launch of `kernel`, whose one argument is a struct of `words`, that does the work of
+    /// `others`.
+    pub fn in_place_of(
+        context: &Context,
+        kernel: &Kernel,
+        words: Vec<u64>,
+        others: &[&Launch],
+    ) -> Result<Launch> {
+        let all = |of: fn(&Launch) -> &[Range<u64>]| -> Vec<Range<u64>> {
+            others.iter().flat_map(|l| of(l)).cloned().collect()
+        };
+        Ok(Launch {
+            function: context.function(&kernel.entry)?,
+            entry: kernel.entry.clone(),
+            grid: kernel.grid,
+            block: kernel.block,
+            shared_bytes: 0,
+            params: vec![0],
+            values: words,
+            jobs: Vec::new(),
+            reads: all(|l| &l.reads),
+            writes: all(Launch::writes),
+            cooperative: false,
         })
     }
 

@@ -29,6 +29,8 @@ const SLOTS: [u32; 2] = [3, 2];
 const X_GROUP_BYTES: u32 = x_group_bytes(1) as u32;
 /// Static shared memory of the kernel, rounded up.
 const STATIC_BYTES: u32 = 6 << 10;
+/// Words of a `ChainPhase`.
+const PHASE: usize = 5 + 6 * MOST_JOBS;
 const STATE_BYTES: usize = 8;
 
 /// Words of a `VecJob` (`mul_mat_vec.cuh`).
@@ -95,7 +97,7 @@ fn phase<'a>(entry: &str, jobs: impl Iterator<Item = &'a [u64]>) -> Option<(Vec<
         all.extend(job.words(tiles));
         tiles += job.tiles();
     }
-    all.resize(6 * MOST_JOBS, 0);
+    all.resize(PHASE - 5, 0);
     let mut words = vec![x, norm, live, groups | eps << 32];
     words.push(u64::from(tiles) | (jobs.len() as u64) << 32);
     words.extend(all);
@@ -138,7 +140,7 @@ impl Chains {
         };
         // An empty chain says whether this binary has the kernel for the GPU (PTX for older
         // ones has not) and whether the driver takes it.
-        let ran = chains.launch(context, 0, 0, slots, 0).and_then(|empty| {
+        let ran = chains.launch(context, &[], slots, 0).and_then(|empty| {
             // SAFETY: it reads and writes nothing but its state.
             unsafe { empty.run(stream)? };
             stream.sync()
@@ -161,28 +163,25 @@ impl Chains {
         SLOTS.into_iter().find(|n| TEAMS * n * SLOT_BYTES <= left)
     }
 
+    /// A chain of these phases.
     fn launch(
         &self,
         context: &Context,
-        table: u64,
-        phases: u32,
+        phases: &[&[u64]],
         slots: u32,
         groups: u32,
     ) -> Result<Launch> {
         let mut kernel = kernel(self.sms);
         kernel.shared_bytes = TEAMS * slots * SLOT_BYTES + groups * X_GROUP_BYTES;
-        let values = vec![table, u64::from(phases), u64::from(slots), self.state];
-        Launch::cooperative(context, &kernel, values)
+        let mut words = phases.concat();
+        words.resize(MOST_PHASES * PHASE, 0);
+        let n = [phases.len() as u64, u64::from(slots), self.state];
+        let args = [&words[..], &n[..1], &n[1..2], &n[2..]];
+        Launch::cooperative(context, &kernel, &args)
     }
 
-    /// `launches` with every run of two or more products as chains. `table` gives the
-    /// address of constants.
-    pub fn link(
-        &self,
-        context: &Context,
-        launches: Vec<Launch>,
-        mut table: impl FnMut(&[u8]) -> Result<u64>,
-    ) -> Result<Vec<Launch>> {
+    /// `launches` with every run of two or more products as chains.
+    pub fn link(&self, context: &Context, launches: Vec<Launch>) -> Result<Vec<Launch>> {
         // A chain asks for the weights of its norms before what is ahead of it is done.
         let written: Vec<_> = launches.iter().flat_map(Launch::writes).collect();
         let constant = |at: u64| !written.iter().any(|range| range.contains(&at));
@@ -204,9 +203,8 @@ impl Chains {
             let replaced: Vec<Launch> = launches.by_ref().take(n).collect();
             match slots {
                 Some(slots) => {
-                    let words = run.iter().flat_map(|p| &p.0);
-                    let bytes: Vec<u8> = words.flat_map(|w| w.to_ne_bytes()).collect();
-                    linked.push(self.launch(context, table(&bytes)?, n as u32, slots, groups)?);
+                    let words: Vec<&[u64]> = run.iter().map(|p| p.0.as_slice()).collect();
+                    linked.push(self.launch(context, &words, slots, groups)?);
                 }
                 None => linked.extend(replaced),
             }

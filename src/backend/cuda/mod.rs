@@ -27,6 +27,7 @@ pub mod memory;
 pub mod ops;
 mod overhead;
 mod seen;
+mod ssm_token;
 pub mod stream;
 mod weights;
 
