@@ -18,7 +18,7 @@
 #include "ssm_scan.cuh"
 
 constexpr int TAPS = 4, D_STATE = 16;
-constexpr int TOKEN_GROUPS = 20;  // of 256 channels; a warp each
+constexpr int TOKEN_GROUPS = 20;  // of 256 channels, at most; a warp each
 constexpr int MOST_UNITS = 5;     // of 32 values of dt
 
 // What both have to find u. All f32.
@@ -88,26 +88,63 @@ __device__ __forceinline__ void load_group(typename T::Step& st, const uint8_t* 
         st.scales = stream<uint4>(tile + (size_t)g * T::GROUP + T::SCALES, lane / 4 * 2 + lane % 2);
 }
 
+#if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
+
+// A row tile is a cluster's: its blocks share the groups of x, a warp each, and the first one
+// adds up.
+constexpr int PARTS = 4, TOKEN_X_THREADS = TOKEN_GROUPS / PARTS * WARP;
+
 struct TokenXShared {
-    XGroup<1> zeros, x[TOKEN_GROUPS];
-    float4 past[TOKEN_GROUPS][2][WARP];        // the sums of all taps but the newest
-    float4 shares[TOKEN_GROUPS][2][WARP / 4];  // of rows r and r + 8; by lane % 4
+    XGroup<1> zeros, x[TOKEN_GROUPS / PARTS];
+    float4 past[TOKEN_GROUPS / PARTS][2][WARP];  // the sums of all taps but the newest,
+    float4 last[TOKEN_GROUPS / PARTS][2][WARP];  // that one
+    float4 shares[TOKEN_GROUPS][2][WARP / 4];    // of rows r and r + 8; by lane % 4
+    uint64_t all;                                // shares are there
 };
 
-// A row tile a block, a group of x a warp.
+__device__ __forceinline__ uint32_t shared_at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+// Puts `v` where the first block of the cluster has what this one has at `at`, and counts it there.
+__device__ __forceinline__ void put_in_first(const float* at, float v, const uint64_t* counted) {
+    asm volatile(
+        "{\n.reg .b32 to, bar;\nmapa.shared::cluster.u32 to, %0, 0;\nmapa.shared::cluster.u32 bar, %1, 0;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %2, [bar];\n}" ::"r"(shared_at(at)),
+        "r"(shared_at(counted)), "r"(__float_as_uint(v))
+        : "memory");
+}
+
+// Has `bytes` counted at `b`.
+__device__ __forceinline__ void expect(uint64_t* b, uint32_t bytes) {
+    asm volatile(
+        "mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;\n"
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes)
+        : "memory");
+}
+
+__device__ __forceinline__ void counted_wait(uint64_t* b) {
+    asm volatile(
+        "{\n.reg .pred p;\nWAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0;\n@p bra DONE;\n"
+        "bra WAIT;\nDONE:\n}" ::"r"(shared_at(b))
+        : "memory");
+}
+
 template <class T>
 __device__ __forceinline__ void token_x(const TokenX& p, TokenXShared& sh) {
-    const int lane = threadIdx.x % WARP, g = threadIdx.x / WARP, n_groups = blockDim.x / WARP;
-    let_next_start();
     constexpr int ZEROS = sizeof(sh.zeros) / 16, LINE = 128;
-    static_assert(ZEROS <= TILE_ROWS * CLASSES && T::GROUP < LINE * WARP, "a thread each");
-    if (threadIdx.x < ZEROS) ((uint4*)&sh.zeros)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    static_assert(T::GROUP < LINE * WARP, "a lane each");
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const int part = blockIdx.x % PARTS, row_tile = blockIdx.x / PARTS;
+    const int g = part * warps + warp, n_groups = PARTS * warps;
+    let_next_start();
+    if (threadIdx.x == 0) expect(&sh.all, n_groups * sizeof(sh.shares[0]));
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+    for (int i = threadIdx.x; i < ZEROS; i += blockDim.x) ((uint4*)&sh.zeros)[i] = make_uint4(0, 0, 0, 0);
     const TokenSlot at(p.conv);
     const int ch = g * X_GROUP + 8 * lane;
     // For these there are no registers yet.
-    const uint8_t* tile = p.w + (size_t)blockIdx.x * n_groups * T::GROUP;
+    const uint8_t* tile = p.w + (size_t)row_tile * n_groups * T::GROUP;
     prefetch(tile + (size_t)g * T::GROUP + min(lane * LINE, T::GROUP - 1));
-    float last[8];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const int first = ch + 4 * half;
@@ -117,63 +154,72 @@ __device__ __forceinline__ void token_x(const TokenX& p, TokenXShared& sh) {
 #pragma unroll
         for (int j = 0; j < TAPS - 1; j++) *(float4*)past[j] = fours_now(at.row(p.conv, j) + first);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            taps[i] = fours(p.conv.w + (size_t)(first + i) * TAPS);
-            last[4 * half + i] = taps[i].w;
-        }
+        for (int i = 0; i < 4; i++) taps[i] = fours_now(p.conv.w + (size_t)(first + i) * TAPS);
         if (!at.fresh) {  // else zeros are in the past
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 sum[i] = fmaf(taps[i].z, past[2][i], fmaf(taps[i].y, past[1][i], fmaf(taps[i].x, past[0][i], sum[i])));
         }
         // Into shared memory, or the compiler puts this off until x is there.
-        sh.past[g][half][lane] = *(const float4*)sum;
+        sh.past[warp][half][lane] = *(const float4*)sum;
+        sh.last[warp][half][lane] = make_float4(taps[0].w, taps[1].w, taps[2].w, taps[3].w);
     }
     __syncthreads();
+    // All blocks of the cluster have begun.
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
     wait_for_inputs();
     if (!at.there) return;
-
-    float x[8], v[8];
+    {
+        float x[8], v[8], last[8];
 #pragma unroll
-    for (int i = 0; i < 2; i++) *(float4*)(x + 4 * i) = __ldcg((const float4*)(p.conv.x + ch) + i);
-    typename T::Step weights;
-    load_group<T>(weights, tile, g, lane);
+        for (int i = 0; i < 2; i++) *(float4*)(x + 4 * i) = __ldcg((const float4*)(p.conv.x + ch) + i);
+        typename T::Step weights;
+        load_group<T>(weights, tile, g, lane);
 #pragma unroll
-    for (int i = 0; i < 2; i++) *(float4*)(v + 4 * i) = sh.past[g][i][lane];
+        for (int i = 0; i < 2; i++) {
+            *(float4*)(v + 4 * i) = sh.past[warp][i][lane];
+            *(float4*)(last + 4 * i) = sh.last[warp][i][lane];
+        }
 #pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = SiluShort()(fmaf(last[i], x[i], v[i]));
-    stage_group(sh.x[g], 0, v, lane);
-    __syncwarp();
-    OneSum share;
-    add_group(share, weights, sh.x[g], sh.zeros, lane);
+        for (int i = 0; i < 8; i++) v[i] = SiluShort()(fmaf(last[i], x[i], v[i]));
+        stage_group(sh.x[warp], 0, v, lane);
+        __syncwarp();
+        OneSum share;
+        add_group(share, weights, sh.x[warp], sh.zeros, lane);
 #pragma unroll
-    for (int h = 0; h < 2; h++) ((float*)sh.shares[g][h])[lane] = share.v[h];
-    __syncthreads();
+        for (int h = 0; h < 2; h++) put_in_first((float*)sh.shares[g][h] + lane, share.v[h], &sh.all);
+    }
+    if (part > 0) return;
+    counted_wait(&sh.all);
     // A class a thread: what its lanes had of its groups in order, then the lanes, then the
     // classes as `sum_of_classes` adds them.
-    if (threadIdx.x >= TILE_ROWS * CLASSES) return;
-    const int row = threadIdx.x / CLASSES, first = threadIdx.x % CLASSES;
-    float4 s = make_float4(0.f, 0.f, 0.f, 0.f);
+    for (int i = threadIdx.x; i < TILE_ROWS * CLASSES; i += blockDim.x) {
+        const int row = i / CLASSES, first = i % CLASSES;
+        float4 s = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
-    for (int i = 0; i < (TOKEN_GROUPS + CLASSES - 1) / CLASSES; i++) {
-        if (first + i * CLASSES >= n_groups) break;
-        const float4 part = sh.shares[first + i * CLASSES][row / 8][row % 8];
-        s.x += part.x, s.y += part.y, s.z += part.z, s.w += part.w;
+        for (int j = 0; j < (TOKEN_GROUPS + CLASSES - 1) / CLASSES; j++) {
+            if (first + j * CLASSES >= n_groups) break;
+            const float4 part = sh.shares[first + j * CLASSES][row / 8][row % 8];
+            s.x += part.x, s.y += part.y, s.z += part.z, s.w += part.w;
+        }
+        float y = (s.x + s.y) + (s.z + s.w);
+#pragma unroll
+        for (int o = CLASSES / 2; o > 0; o /= 2) y += __shfl_xor_sync(ALL_LANES, y, o);
+        const int at_row = row_tile * TILE_ROWS + row;
+        if (first == 0 && at_row < p.m) p.y[at_row] = y;
     }
-    float y = (s.x + s.y) + (s.z + s.w);
-#pragma unroll
-    for (int o = CLASSES / 2; o > 0; o /= 2) y += __shfl_xor_sync(ALL_LANES, y, o);
-    const int at_row = blockIdx.x * TILE_ROWS + row;
-    if (first == 0 && at_row < p.m) p.y[at_row] = y;
 }
 
-// Grid: row tiles; blocks of a warp for each group, CLASSES / 2 at least.
-extern "C" __global__ void __launch_bounds__(TOKEN_GROUPS* WARP, 1)
+// Grid: PARTS blocks a row tile, of a warp for each of their groups. Registers: what a chain
+// leaves, so that blocks start beside one.
+extern "C" __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(TOKEN_X_THREADS, 6)
     ssm_token_x(const __grid_constant__ TokenX p) {
     __shared__ TokenXShared sh;
     if (p.q6) token_x<Q6_K>(p, sh);
     else token_x<Q4_K>(p, sh);
 }
+
+#endif
 
 // 16 channels a block: a row tile of W_dt, whose product each of its two warps finds for
 // itself. A warp has 8 channels, lane (r, c) four values of the state of number r.
@@ -261,7 +307,7 @@ __device__ __forceinline__ void token_scan(const TokenScan& p, TokenScanShared& 
 
 // Grid: 16 channels each.
 #define ENTRY(T)                                                        \
-    extern "C" __global__ void __launch_bounds__(SCAN_WARPS* WARP)      \
+    extern "C" __global__ void __launch_bounds__(SCAN_WARPS* WARP, 20)  \
         ssm_token_scan_##T(const __grid_constant__ TokenScan p) {       \
         __shared__ TokenScanShared sh;                                  \
         token_scan<T>(p, sh);                                           \

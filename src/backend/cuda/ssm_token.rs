@@ -19,8 +19,9 @@ const D_STATE: u32 = 16;
 const WARP: u32 = 32;
 const UNIT: u32 = 32;
 const MOST_UNITS: u32 = 5;
-/// A warp each; the last sums take four warps.
-const GROUPS: std::ops::RangeInclusive<u32> = 4..=20;
+/// Blocks that share a row tile, and the groups of x that they have at most.
+const PARTS: u32 = 4;
+const MOST_GROUPS: u32 = 20;
 const SCAN_THREADS: u32 = 64;
 
 /// Types that dt's product may have, by the launch that it stands for.
@@ -74,8 +75,8 @@ fn fused(conv: &[u64], x_job: &[u64], dt_job: &[u64], scan: &[u64]) -> Option<Fu
         && dt.data() == dt_y.data()
         && (scan_ids.data(), scan_rows.data()) == (ids.data(), rows.data());
     let shapes = (x.ne(1), ids.ne(0)) == (1, 1)
-        && channels % X_GROUP as u32 == 0
-        && GROUPS.contains(&(channels / X_GROUP as u32))
+        && channels % (PARTS * X_GROUP as u32) == 0
+        && channels / X_GROUP as u32 <= MOST_GROUPS
         && (taps.ne(0), state.ne(0)) == (TAPS, D_STATE)
         && (x_w.ne(0), dt_w.ne(1)) == (channels, channels)
         && (a.ne(0), a.ne(1)) == (D_STATE, channels)
@@ -139,9 +140,10 @@ fn token(context: &Context, launches: &[Launch]) -> Result<Option<[Launch; 2]>> 
         return Ok(None);
     };
     let tile = TILE_ROWS as u32;
-    let grid = |rows: u32| [rows.div_ceil(tile) as usize, 1, 1];
-    let first = Kernel::new("ssm_token_x", grid(f.m), f.channels / X_GROUP as u32 * WARP);
-    let second = Kernel::new(*entry, grid(f.channels), SCAN_THREADS);
+    let grid = |rows: u32, blocks: u32| [(rows.div_ceil(tile) * blocks) as usize, 1, 1];
+    let threads = f.channels / X_GROUP as u32 / PARTS * WARP;
+    let first = Kernel::new("ssm_token_x", grid(f.m, PARTS), threads);
+    let second = Kernel::new(*entry, grid(f.channels, 1), SCAN_THREADS);
     Ok(Some([
         Launch::in_place_of(context, &first, f.x, &[conv, x])?,
         Launch::in_place_of(context, &second, f.scan, &[conv, x, dt, scan])?,
@@ -149,7 +151,11 @@ fn token(context: &Context, launches: &[Launch]) -> Result<Option<[Launch; 2]>> 
 }
 
 /// `launches` of one token with two instead of four wherever that can be.
+/// The GPU must have clusters of blocks (sm_90).
 pub fn fuse(context: &Context, launches: Vec<Launch>) -> Result<Vec<Launch>> {
+    if context.compute_capability() < (9, 0) {
+        return Ok(launches);
+    }
     let mut fused: Vec<Launch> = Vec::new();
     for launch in launches {
         fused.push(launch);
