@@ -9,6 +9,7 @@
 // Bits are those of mul_mat_vec_mixed_1 (mul_mat_vec_int.cu), launch by launch.
 //
 //   phases  n_phases <= CHAIN_PHASES products; `src/backend/cuda/chain.rs` packs them
+//   early   whether the next launch may start during the last product or only after it
 //   state   [2] zeros before and after: arrivals of blocks, blocks that are done
 //   grid = blocks that are resident together, block CHAIN_THREADS
 //   dynamic shared memory: TEAMS * n_slots * SLOT_BYTES, then XGroup<1> of the longest k
@@ -315,7 +316,7 @@ __device__ __forceinline__ void meet(uint32_t* arrived, uint32_t goal, int lane)
 }
 
 __device__ __forceinline__ void finish_rows(ChainShared& sh, const ChainPhases& phases, int n_phases, uint32_t* state,
-                                            int lane) {
+                                            bool early, int lane) {
     int team = 0;
     Pair<Turn> turn = {{0, 0}, {0, 0}};
     // The sum of the next row tile.
@@ -330,7 +331,7 @@ __device__ __forceinline__ void finish_rows(ChainShared& sh, const ChainPhases& 
     };
     for (int p = 0; p < n_phases; p++) {
         const ChainPhase& phase = phases.at[p];
-        if (p + 1 == n_phases) let_next_start();
+        if (p + 1 == n_phases && early) let_next_start();
         if (p == 0)
             wait_for_inputs();
         else
@@ -351,12 +352,14 @@ __device__ __forceinline__ void finish_rows(ChainShared& sh, const ChainPhases& 
             if (live) job.y[row] = v + b;
         }
     }
+    let_next_start();
     // The last block to be done leaves zeros for the next launch.
     if (lane == 0 && atomicAdd(state + 1, 1) == gridDim.x - 1) state[0] = state[1] = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)
-    chain(const __grid_constant__ ChainPhases phases, int n_phases, int n_slots, uint32_t* state) {
+    chain(const __grid_constant__ ChainPhases phases, int n_phases, int n_slots, uint32_t* state,
+          int early) {
     extern __shared__ __align__(128) uint8_t memory[];
     __shared__ ChainShared sh;
     XGroup<1>* xs = (XGroup<1>*)(memory + TEAMS * n_slots * SLOT_BYTES);
@@ -379,7 +382,7 @@ extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)
     if (warp == CHAIN_WARPS) {
         if (lane == 0) produce(sh, phases, shared_at(memory), n_slots, n_phases);
     } else if (warp == CHAIN_WARPS + 1) {
-        finish_rows(sh, phases, n_phases, state, lane);
+        finish_rows(sh, phases, n_phases, state, early, lane);
     } else {
         multiply(sh, phases, memory, n_slots, xs, warp / CLASSES, warp % CLASSES, lane);
     }

@@ -169,26 +169,25 @@ __device__ __forceinline__ void token_x(const TokenX& p, TokenXShared& sh) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
     wait_for_inputs();
     if (!at.there) return;
-    {
-        float x[8], v[8], last[8];
+
+    float x[8], v[8], last[8];
 #pragma unroll
-        for (int i = 0; i < 2; i++) *(float4*)(x + 4 * i) = __ldcg((const float4*)(p.conv.x + ch) + i);
-        typename T::Step weights;
-        load_group<T>(weights, tile, g, lane);
+    for (int i = 0; i < 2; i++) *(float4*)(x + 4 * i) = __ldcg((const float4*)(p.conv.x + ch) + i);
+    typename T::Step weights;
+    load_group<T>(weights, tile, g, lane);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            *(float4*)(v + 4 * i) = sh.past[warp][i][lane];
-            *(float4*)(last + 4 * i) = sh.last[warp][i][lane];
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] = SiluShort()(fmaf(last[i], x[i], v[i]));
-        stage_group(sh.x[warp], 0, v, lane);
-        __syncwarp();
-        OneSum share;
-        add_group(share, weights, sh.x[warp], sh.zeros, lane);
-#pragma unroll
-        for (int h = 0; h < 2; h++) put_in_first((float*)sh.shares[g][h] + lane, share.v[h], &sh.all);
+    for (int i = 0; i < 2; i++) {
+        *(float4*)(v + 4 * i) = sh.past[warp][i][lane];
+        *(float4*)(last + 4 * i) = sh.last[warp][i][lane];
     }
+#pragma unroll
+    for (int i = 0; i < 8; i++) v[i] = SiluShort()(fmaf(last[i], x[i], v[i]));
+    stage_group(sh.x[warp], 0, v, lane);
+    __syncwarp();
+    OneSum share;
+    add_group(share, weights, sh.x[warp], sh.zeros, lane);
+#pragma unroll
+    for (int h = 0; h < 2; h++) put_in_first((float*)sh.shares[g][h] + lane, share.v[h], &sh.all);
     if (part > 0) return;
     counted_wait(&sh.all);
     // A class a thread: what its lanes had of its groups in order, then the lanes, then the
@@ -210,9 +209,8 @@ __device__ __forceinline__ void token_x(const TokenX& p, TokenXShared& sh) {
     }
 }
 
-// Grid: PARTS blocks a row tile, of a warp for each of their groups. Registers: what a chain
-// leaves, so that blocks start beside one.
-extern "C" __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(TOKEN_X_THREADS, 6)
+// Grid: PARTS blocks a row tile, of a warp for each of their groups.
+extern "C" __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(TOKEN_X_THREADS, 1)
     ssm_token_x(const __grid_constant__ TokenX p) {
     __shared__ TokenXShared sh;
     if (p.q6) token_x<Q6_K>(p, sh);

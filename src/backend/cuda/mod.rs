@@ -5,8 +5,9 @@
 //! one: `device` finds it, `context` opens it, `memory` and `stream` are its memory and
 //! its queues; `weights` brings weights there, `cells` the list of who sits where in the
 //! KV cache. `backend` and `bind` give a graph addresses; where one token or few are all there
-//! is, `head_attn` makes one launch of attention and what is ahead of it, `chain` one of matrix
-//! products that follow each other (`seen` reads what launches were given); `exec` runs it.
+//! is, `head_attn` makes one launch of attention and what is ahead of it, `ssm_token` two of what a
+//! Mamba layer does between its products, `chain` one of matrix products that follow each other
+//! (`seen` reads what launches were given); `exec` runs it.
 
 mod backend;
 pub mod bandwidth;

@@ -24,6 +24,9 @@ const PARTS: u32 = 4;
 const MOST_GROUPS: u32 = 20;
 const SCAN_THREADS: u32 = 64;
 
+/// The first of the two.
+pub const FIRST: &str = "ssm_token_x";
+
 /// Types that dt's product may have, by the launch that it stands for.
 const DT_PRODUCTS: [(&str, &str); 2] = [
     ("mul_mat_vec_Q5_0", "ssm_token_scan_Q5_0"),
@@ -142,7 +145,7 @@ fn token(context: &Context, launches: &[Launch]) -> Result<Option<[Launch; 2]>> 
     let tile = TILE_ROWS as u32;
     let grid = |rows: u32, blocks: u32| [(rows.div_ceil(tile) * blocks) as usize, 1, 1];
     let threads = f.channels / X_GROUP as u32 / PARTS * WARP;
-    let first = Kernel::new("ssm_token_x", grid(f.m, PARTS), threads);
+    let first = Kernel::new(FIRST, grid(f.m, PARTS), threads);
     let second = Kernel::new(*entry, grid(f.channels, 1), SCAN_THREADS);
     Ok(Some([
         Launch::in_place_of(context, &first, f.x, &[conv, x])?,
