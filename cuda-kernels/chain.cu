@@ -9,6 +9,7 @@
 // Bits are those of mul_mat_vec_mixed_1 (mul_mat_vec_int.cu), launch by launch.
 //
 //   phases  n_phases <= CHAIN_PHASES products; `src/backend/cuda/chain.rs` packs them
+//   early   whether the next launch may start during the last product or only after it
 //   state   [2] zeros before and after: arrivals of blocks, blocks that are done
 //   grid = blocks that are resident together, block CHAIN_THREADS
 //   dynamic shared memory: TEAMS * n_slots * SLOT_BYTES, then XGroup<1> of the longest k
@@ -55,8 +56,13 @@ struct __align__(16) Step {
     uint8_t pad[6];
 };
 
+// As an argument of the kernel: in memory it would take a trip there before anything else.
+struct ChainPhases {
+    ChainPhase at[CHAIN_PHASES];
+};
+
 struct ChainShared {
-    ChainPhase phase[CHAIN_PHASES];
+    int n_tiles[CHAIN_PHASES];  // 0 where there is no token
     uint64_t full[TEAMS][MOST_SLOTS], empty[TEAMS][MOST_SLOTS], handed[TEAMS][HANDED], taken[TEAMS][HANDED];
     Step step[TEAMS][MOST_SLOTS];
     float sums[TEAMS][HANDED][CLASSES][TILE_ROWS];
@@ -119,7 +125,7 @@ __device__ __forceinline__ const ChainJob& job_of(const ChainPhase& phase, int t
 // The row tiles of a phase that this block has, W2's after W's.
 struct RowTiles {
     const ChainPhase& phase;
-    int tile = blockIdx.x;
+    int n_tiles, tile = blockIdx.x;
     const uint8_t* second = nullptr;  // W2's tile, whose W came last
     int q6 = 0;
 
@@ -130,7 +136,7 @@ struct RowTiles {
             second = nullptr;
             return from;
         }
-        if (tile >= phase.n_tiles) return nullptr;
+        if (tile >= n_tiles) return nullptr;
         const ChainJob& job = job_of(phase, tile);
         q6 = job.q6;
         const size_t offset = (size_t)(tile - job.first_tile) * phase.n_groups * (q6 ? Q6_K::GROUP : Q4_K::GROUP);
@@ -142,7 +148,8 @@ struct RowTiles {
 
 // Copies the weights of all phases, step by step; one thread. Two row tiles at a time, one a
 // team, step by step in turns: a phase opens when both teams have come.
-__device__ __forceinline__ void produce(ChainShared& sh, uint32_t slots, int n_slots, int n_phases) {
+__device__ __forceinline__ void produce(ChainShared& sh, const ChainPhases& phases, uint32_t slots, int n_slots,
+                                        int n_phases) {
     int team = 0;
     Pair<Turn> turn = {{0, 1}, {0, 1}};
     auto put = [&](const Step& step, const uint8_t* from, uint32_t bytes) {
@@ -159,7 +166,7 @@ __device__ __forceinline__ void produce(ChainShared& sh, uint32_t slots, int n_s
     };
     auto next_team = [&] { team ^= 1, turn.swap(); };
     for (int p = 0; p < n_phases; p++) {
-        RowTiles tiles{sh.phase[p]};
+        RowTiles tiles{phases.at[p], sh.n_tiles[p]};
         const int n_groups = tiles.phase.n_groups;
         int opens = -1;
         while (true) {
@@ -198,9 +205,9 @@ __device__ __forceinline__ void produce(ChainShared& sh, uint32_t slots, int n_s
 
 // All groups of a phase's x into shared memory, by warp `warp` of n_warps, once the phase
 // may read it. Loads come several at a time: their latency would add up.
-__device__ __forceinline__ void stage_x(ChainShared& sh, XGroup<1>* xs, int p, int warp, int n_warps, int lane) {
+__device__ __forceinline__ void stage_x(ChainShared& sh, const ChainPhase& phase, XGroup<1>* xs, int p, int warp, int n_warps,
+                                        int lane) {
     constexpr int AHEAD = 4;
-    const ChainPhase& phase = sh.phase[p];
     const int n_groups = phase.n_groups;
     const float *x = phase.x, *norm = phase.norm;
     float w[8];
@@ -236,8 +243,8 @@ __device__ __forceinline__ void teams_meet(int opens, int team) {
         asm volatile("bar.sync %0, %1;" ::"r"(2 + team), "n"(CLASSES * WARP) : "memory");
 }
 
-__device__ __forceinline__ void multiply(ChainShared& sh, const uint8_t* slots, int n_slots, XGroup<1>* xs, int team,
-                                         int warp, int lane) {
+__device__ __forceinline__ void multiply(ChainShared& sh, const ChainPhases& phases, const uint8_t* slots, int n_slots,
+                                         XGroup<1>* xs, int team, int warp, int lane) {
     slots += team * n_slots * SLOT_BYTES;
     Turn slot = {0, 0}, buffer = {0, 1};
     OneSum sum;
@@ -247,7 +254,7 @@ __device__ __forceinline__ void multiply(ChainShared& sh, const uint8_t* slots, 
         if (step.ends) return;
         if (step.opens) {
             const bool all = step.opens == TEAMS;
-            stage_x(sh, xs, step.phase, all ? team * CLASSES + warp : warp, all ? CHAIN_WARPS : CLASSES, lane);
+            stage_x(sh, phases.at[step.phase], xs, step.phase, all ? team * CLASSES + warp : warp, all ? CHAIN_WARPS : CLASSES, lane);
             teams_meet(step.opens, team);
         }
         const int mine = (warp - step.first) & (CLASSES - 1);  // class `warp` of the step's groups
@@ -287,7 +294,8 @@ __device__ __forceinline__ void meet(uint32_t* arrived, uint32_t goal, int lane)
     __syncwarp();
 }
 
-__device__ __forceinline__ void finish_rows(ChainShared& sh, int n_phases, uint32_t* state, int lane) {
+__device__ __forceinline__ void finish_rows(ChainShared& sh, const ChainPhases& phases, int n_phases, uint32_t* state,
+                                            bool early, int lane) {
     int team = 0;
     Pair<Turn> turn = {{0, 0}, {0, 0}};
     // The sum of the next row tile.
@@ -301,15 +309,15 @@ __device__ __forceinline__ void finish_rows(ChainShared& sh, int n_phases, uint3
         return v;
     };
     for (int p = 0; p < n_phases; p++) {
-        const ChainPhase& phase = sh.phase[p];
-        if (p + 1 == n_phases) let_next_start();
+        const ChainPhase& phase = phases.at[p];
+        if (p + 1 == n_phases && early) let_next_start();
         if (p == 0)
             wait_for_inputs();
         else
             meet(state, p * gridDim.x, lane);
         if (lane == 0) barrier_arrive(&sh.ready[p]);
         float factor = 1.f;
-        const int n_tiles = phase.n_tiles;
+        const int n_tiles = sh.n_tiles[p];
         for (int tile = blockIdx.x; tile < n_tiles; tile += gridDim.x) {
             const ChainJob& job = job_of(phase, tile);
             const int row = (tile - job.first_tile) * TILE_ROWS + lane;
@@ -323,18 +331,22 @@ __device__ __forceinline__ void finish_rows(ChainShared& sh, int n_phases, uint3
             if (live) job.y[row] = v + b;
         }
     }
+    let_next_start();
     // The last block to be done leaves zeros for the next launch.
     if (lane == 0 && atomicAdd(state + 1, 1) == gridDim.x - 1) state[0] = state[1] = 0;
 }
 
 extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)
-    chain(const ChainPhase* phases, int n_phases, int n_slots, uint32_t* state) {
+    chain(const __grid_constant__ ChainPhases phases, int n_phases, int n_slots, uint32_t* state,
+          int early) {
     extern __shared__ __align__(128) uint8_t memory[];
     __shared__ ChainShared sh;
     XGroup<1>* xs = (XGroup<1>*)(memory + TEAMS * n_slots * SLOT_BYTES);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    for (int i = threadIdx.x; i < n_phases * (int)(sizeof(ChainPhase) / 8); i += CHAIN_THREADS)
-        ((uint64_t*)sh.phase)[i] = ((const uint64_t*)phases)[i];
+    if (threadIdx.x < n_phases) {
+        const ChainPhase& phase = phases.at[threadIdx.x];
+        sh.n_tiles[threadIdx.x] = phase.live && *phase.live == 0 ? 0 : phase.n_tiles;
+    }
     for (int i = threadIdx.x; i < (int)(sizeof(sh.zeros) / 16); i += CHAIN_THREADS)
         ((uint4*)&sh.zeros)[i] = make_uint4(0, 0, 0, 0);
     if (threadIdx.x == CHAIN_THREADS - 1) {
@@ -346,15 +358,12 @@ extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    if (threadIdx.x < n_phases && sh.phase[threadIdx.x].live && *sh.phase[threadIdx.x].live == 0)
-        sh.phase[threadIdx.x].n_tiles = 0;
-    __syncthreads();
     if (warp == CHAIN_WARPS) {
-        if (lane == 0) produce(sh, shared_at(memory), n_slots, n_phases);
+        if (lane == 0) produce(sh, phases, shared_at(memory), n_slots, n_phases);
     } else if (warp == CHAIN_WARPS + 1) {
-        finish_rows(sh, n_phases, state, lane);
+        finish_rows(sh, phases, n_phases, state, early, lane);
     } else {
-        multiply(sh, memory, n_slots, xs, warp / CLASSES, warp % CLASSES, lane);
+        multiply(sh, phases, memory, n_slots, xs, warp / CLASSES, warp % CLASSES, lane);
     }
 }
 

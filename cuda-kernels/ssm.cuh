@@ -10,6 +10,17 @@
 #include "async_copy.cuh"
 #include "math.cuh"
 
+// x * sigmoid(x) without branches: 1 / y by one step of Newton is the nearest float as long
+// as that is no subnormal, so e^-x stops short of that; -inf stays -inf.
+struct SiluShort {
+    __device__ __forceinline__ float operator()(float x) const {
+        const float y = 1.f + expf(-x > 87.f ? 87.f : -x);  // NaN stays NaN
+        float r;
+        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(y));
+        return x * fmaf(r, fmaf(-y, r, 1.f), r);
+    }
+};
+
 // A sequence of the batch.
 struct Sequence {
     int first;   // its first token

@@ -109,7 +109,7 @@ __device__ __forceinline__ void conv_fixed(const Conv& p, const Piece& piece, in
                 sum[i] = bias[i];
 #pragma unroll
                 for (int j = 0; j < D; j++) sum[i] = fmaf(w[i][j], in[u + j][i], sum[i]);
-                if (p.silu) sum[i] = Silu()(sum[i]);
+                if (p.silu) sum[i] = SiluShort()(sum[i]);
             }
             store(row_of<float>(p.y, seq.first + t + u) + ch, sum);
         }
@@ -133,7 +133,7 @@ __device__ __forceinline__ void conv_any(const Conv& p, const Piece& piece, int 
             load_input(in, p, piece.seq, t - kept + j, ch);
             sum = fmaf(w[j], in[0], sum);
         }
-        row_of<float>(p.y, piece.seq.first + t)[ch] = p.silu ? Silu()(sum) : sum;
+        row_of<float>(p.y, piece.seq.first + t)[ch] = p.silu ? SiluShort()(sum) : sum;
     }
     if (piece.begin > 0) return;
     // A short sequence moves rows up: row j comes from a later one, which is still old.

@@ -161,7 +161,7 @@ __device__ __forceinline__ float* scan_shared() {
 // What follows the scan: `d` and `z` where they are there.
 __device__ __forceinline__ float finished(float y, bool skip, float d, float x, bool gate, float z) {
     if (skip) y = fmaf(d, x, y);
-    if (gate) y *= Silu()(z);
+    if (gate) y *= SiluShort()(z);
     return y;
 }
 

@@ -38,8 +38,9 @@ fn brackets(text: &str) -> Option<(&str, &str)> {
 /// Names that `extern "C"` declares in `text`.
 fn kernels(text: &str) -> Vec<String> {
     let after = text.split(EXTERN).skip(1).filter_map(|mut rest| {
-        if let Some(bounds) = rest.find("__launch_bounds__")
-            && rest.find('(') == Some(bounds + "__launch_bounds__".len())
+        // Bounds and clusters have brackets of their own ahead of the name.
+        while let Some(at) = rest.find('(')
+            && rest[..at].ends_with("__")
         {
             rest = brackets(rest)?.1;
         }

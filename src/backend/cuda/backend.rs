@@ -12,6 +12,7 @@ use super::kernel::{Kernel, Node, View};
 use super::lower::{self, Form, VEC_TOKENS};
 use super::memory::{self, DeviceBuffer};
 use super::ops;
+use super::ssm_token;
 use super::stream::Stream;
 use super::weights::{self, Weights};
 use crate::backend::cpu::Storage;
@@ -234,10 +235,13 @@ impl Backend for CudaBackend {
         if !separate {
             launches = experts::fuse(&self.context, head_attn::fuse(launches))?;
         }
+        if !separate && n_tokens == 1 {
+            launches = ssm_token::fuse(&self.context, launches)?;
+        }
         if n_tokens == 1
             && let Some(chains) = self.chains()?
         {
-            launches = chains.link(&self.context, launches, |bytes| self.table(bytes))?;
+            launches = chains.link(&self.context, launches)?;
         }
         let outputs = graph.outputs.iter().map(|&id| {
             let place = binder.place(id, Form::Plain)?;

@@ -186,25 +186,29 @@ impl Launch {
         Ok(launch)
     }
 
-    /// A launch of `kernel` whose arguments are `values`, each a word, or one struct of them
-    /// when the kernel is packed. With `cooperative` all its blocks run at once.
+    /// A launch of `kernel`; each of `args` is the words of one argument. With `cooperative`
+    /// all its blocks run at once.
     pub fn of_words(
         context: &Context,
         kernel: &Kernel,
-        values: Vec<u64>,
+        args: &[&[u64]],
         cooperative: bool,
     ) -> Result<Launch> {
         let function = context.function(&kernel.entry)?;
         context.allow_shared(function, kernel.shared_bytes)?;
-        let params = if kernel.packed { 1 } else { values.len() };
+        let mut at = 0;
+        let params = args.iter().map(|words| {
+            at += words.len();
+            at - words.len()
+        });
         Ok(Launch {
             function,
             entry: kernel.entry.clone(),
             grid: kernel.grid,
             block: kernel.block,
             shared_bytes: kernel.shared_bytes,
-            params: (0..params).collect(),
-            values,
+            params: params.collect(),
+            values: args.concat(),
             jobs: Vec::new(),
             reads: Vec::new(),
             writes: Vec::new(),
@@ -212,11 +216,11 @@ impl Launch {
         })
     }
 
-    /// The launch, said to do the work of `replaced`.
-    pub fn in_place_of(mut self, replaced: impl IntoIterator<Item = Launch>) -> Launch {
-        for launch in replaced {
-            self.reads.extend(launch.reads);
-            self.writes.extend(launch.writes);
+    /// The launch, said to do the work of `others`.
+    pub fn in_place_of(mut self, others: &[&Launch]) -> Launch {
+        for other in others {
+            self.reads.extend(other.reads.iter().cloned());
+            self.writes.extend(other.writes.iter().cloned());
         }
         self
     }

@@ -9,6 +9,7 @@ use super::kernel::Kernel;
 use super::layout::TILE_ROWS;
 use super::ops::{X_GROUP, x_group_bytes};
 use super::seen::{Seen, VEC_JOB as JOB, view_at};
+use super::ssm_token;
 use super::stream::Stream;
 use crate::error::Result;
 use crate::quant::DType;
@@ -29,6 +30,8 @@ const SLOTS: [u32; 2] = [3, 2];
 const X_GROUP_BYTES: u32 = x_group_bytes(1) as u32;
 /// Static shared memory of the kernel, rounded up.
 const STATIC_BYTES: u32 = 6 << 10;
+/// Words of a `ChainPhase`.
+const PHASE: usize = 5 + 6 * MOST_JOBS;
 const STATE_BYTES: usize = 8;
 
 /// The operands of one product.
@@ -92,7 +95,7 @@ fn phase<'a>(entry: &str, jobs: impl Iterator<Item = &'a [u64]>) -> Option<(Vec<
         all.extend(job.words(tiles));
         tiles += job.tiles();
     }
-    all.resize(6 * MOST_JOBS, 0);
+    all.resize(PHASE - 5, 0);
     let mut words = vec![x, norm, live, groups | eps << 32];
     words.push(u64::from(tiles) | (jobs.len() as u64) << 32);
     words.extend(all);
@@ -135,11 +138,13 @@ impl Chains {
         };
         // An empty chain says whether this binary has the kernel for the GPU (PTX for older
         // ones has not) and whether the driver takes it.
-        let ran = chains.launch(context, 0, 0, slots, 0).and_then(|empty| {
-            // SAFETY: it reads and writes nothing but its state.
-            unsafe { empty.run(stream)? };
-            stream.sync()
-        });
+        let ran = chains
+            .launch(context, &[], slots, 0, true)
+            .and_then(|empty| {
+                // SAFETY: it reads and writes nothing but its state.
+                unsafe { empty.run(stream)? };
+                stream.sync()
+            });
         if let Err(error) = ran {
             let _ = writeln!(
                 std::io::stderr(),
@@ -158,28 +163,26 @@ impl Chains {
         SLOTS.into_iter().find(|n| TEAMS * n * SLOT_BYTES <= left)
     }
 
+    /// A chain of these phases; `early`: what follows may start before the last is done.
     fn launch(
         &self,
         context: &Context,
-        table: u64,
-        phases: u32,
+        phases: &[&[u64]],
         slots: u32,
         groups: u32,
+        early: bool,
     ) -> Result<Launch> {
         let mut kernel = kernel(self.sms);
         kernel.shared_bytes = TEAMS * slots * SLOT_BYTES + groups * X_GROUP_BYTES;
-        let values = vec![table, u64::from(phases), u64::from(slots), self.state];
-        Launch::of_words(context, &kernel, values, true)
+        let mut words = phases.concat();
+        words.resize(MOST_PHASES * PHASE, 0);
+        let [n, slots, early] = [phases.len() as u64, u64::from(slots), u64::from(early)];
+        let args = [&words[..], &[n], &[slots], &[self.state], &[early]];
+        Launch::of_words(context, &kernel, &args, true)
     }
 
-    /// `launches` with every run of two or more products as chains. `table` gives the
-    /// address of constants.
-    pub fn link(
-        &self,
-        context: &Context,
-        launches: Vec<Launch>,
-        mut table: impl FnMut(&[u8]) -> Result<u64>,
-    ) -> Result<Vec<Launch>> {
+    /// `launches` with every run of two or more products as chains.
+    pub fn link(&self, context: &Context, launches: Vec<Launch>) -> Result<Vec<Launch>> {
         // A chain asks for the weights of its norms before what is ahead of it is done.
         let written: Vec<_> = launches.iter().flat_map(Launch::writes).collect();
         let constant = |at: u64| !written.iter().any(|range| range.contains(&at));
@@ -201,9 +204,11 @@ impl Chains {
             let replaced: Vec<Launch> = launches.by_ref().take(n).collect();
             match slots {
                 Some(slots) => {
-                    let words = run.iter().flat_map(|p| &p.0);
-                    let bytes: Vec<u8> = words.flat_map(|w| w.to_ne_bytes()).collect();
-                    linked.push(self.launch(context, table(&bytes)?, n as u32, slots, groups)?);
+                    let words: Vec<&[u64]> = run.iter().map(|p| p.0.as_slice()).collect();
+                    // Measured on an H200: 706 instead of 620 tok/s for mamba-2.8b; why is not known.
+                    let next = launches.as_slice().first();
+                    let early = next.is_none_or(|l| l.entry() != ssm_token::FIRST);
+                    linked.push(self.launch(context, &words, slots, groups, early)?);
                 }
                 None => linked.extend(replaced),
             }

@@ -86,8 +86,7 @@ impl Layer<'_> {
         let groups = view_at(self.up, W).ne(0) as usize / X_GROUP;
         let grid = [blocks, self.tokens(), 1];
         let kernel = Kernel::new(format!("moe_up_{each}"), grid, UP_THREADS)
-            .shared(SLOTS_BYTES as usize + groups * x_group_bytes(1))
-            .packed();
+            .shared(SLOTS_BYTES as usize + groups * x_group_bytes(1));
         let words = [&self.route[..18], &[n_used | self.route[19] << 32], self.up].concat();
         (kernel, words)
     }
@@ -95,7 +94,7 @@ impl Layer<'_> {
     /// `MoeDown`.
     fn down(&self) -> (Kernel, Vec<u64>) {
         let grid = [Layer::tiles(self.down), self.tokens(), 1];
-        let kernel = Kernel::new("moe_down", grid, DOWN_THREADS).packed();
+        let kernel = Kernel::new("moe_down", grid, DOWN_THREADS);
         let sum = [&self.sum[..9], &self.sum[18..36]];
         (kernel, [self.down, &sum.concat()].concat())
     }
@@ -113,10 +112,9 @@ pub fn fuse(context: &Context, launches: Vec<Launch>) -> Result<Vec<Launch>> {
             return Ok(fused);
         }
         match two_of(context, &next, sms)? {
-            Some((up, down)) => {
-                let mut replaced = next.drain(..);
-                fused.push(up.in_place_of(replaced.by_ref().take(2)));
-                fused.push(down.in_place_of(replaced));
+            Some(two) => {
+                next.clear();
+                fused.extend(two);
             }
             None => fused.push(next.remove(0)),
         }
@@ -124,7 +122,7 @@ pub fn fuse(context: &Context, launches: Vec<Launch>) -> Result<Vec<Launch>> {
 }
 
 /// The two launches that do the work of four.
-fn two_of(context: &Context, four: &[Launch], sms: usize) -> Result<Option<(Launch, Launch)>> {
+fn two_of(context: &Context, four: &[Launch], sms: usize) -> Result<Option<[Launch; 2]>> {
     let [route, up, down, sum] = four else {
         return Ok(None);
     };
@@ -157,8 +155,8 @@ fn two_of(context: &Context, four: &[Launch], sms: usize) -> Result<Option<(Laun
     if kernel.shared_bytes + UP_STATIC_BYTES > context.max_shared_bytes() {
         return Ok(None);
     }
-    let up = Launch::of_words(context, &kernel, words, false)?;
+    let in_place = Launch::of_words(context, &kernel, &[&words], false)?.in_place_of(&[route, up]);
     let (kernel, words) = layer.down();
-    let down = Launch::of_words(context, &kernel, words, false)?;
-    Ok(Some((up, down)))
+    let rest = Launch::of_words(context, &kernel, &[&words], false)?.in_place_of(&[down, sum]);
+    Ok(Some([in_place, rest]))
 }

@@ -6,8 +6,8 @@
 //! its queues; `weights` brings weights there, `cells` the list of who sits where in the
 //! KV cache. `backend` and `bind` give a graph addresses; where one token or few are all there
 //! is, `head_attn` makes one launch of attention and what is ahead of it, `experts` two of four,
-//! `chain` one of matrix products that follow each other (`seen` reads what launches were
-//! given); `exec` runs it.
+//! `ssm_token` two of what a Mamba layer does between its products, `chain` one of matrix products
+//! that follow each other (`seen` reads what launches were given); `exec` runs it.
 
 mod backend;
 pub mod bandwidth;
@@ -29,6 +29,7 @@ pub mod memory;
 pub mod ops;
 mod overhead;
 mod seen;
+mod ssm_token;
 pub mod stream;
 mod weights;
 

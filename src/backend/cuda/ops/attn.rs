@@ -252,9 +252,9 @@ mod tests {
         for (cells, n_split) in [(1, 1), (128, 1), (500, 4), (1 << 14, 33), (1 << 20, 33)] {
             let answer = answer(llama_8b(), DType::F16, 1, cells).unwrap();
             let split = &answer.kernels[0];
-            assert_eq!(split.entry, "attn_split_128");
-            assert_eq!(split.grid, [n_split, 8, 1], "{cells} cells");
-            assert_eq!(answer.kernels.len(), if n_split == 1 { 1 } else { 2 });
+            assert_eq!(split.entry, "attn_token_one_128");
+            assert_eq!(split.grid, [1, 8, n_split], "{cells} cells");
+            assert_eq!(answer.kernels.len(), 1);
             // (max, sum) and 128 columns of every head and split.
             let shares = 32 * n_split as usize;
             let bytes = (8 * shares).next_multiple_of(256) + 512 * shares;
@@ -266,11 +266,10 @@ mod tests {
     fn a_few_tokens_are_split_as_one_is() {
         let n_split = |n, cache| {
             let split = answer(llama_8b(), cache, n, 1 << 14).unwrap().kernels[0].clone();
-            let blocks = match cache {
-                DType::F16 => (4 * n).div_ceil(SPLIT_ROWS),
-                _ => 32,
-            };
-            split.grid[0] as usize / blocks
+            match cache {
+                DType::F16 => split.grid[2],
+                _ => split.grid[0] / 32,
+            }
         };
         for cache in [DType::F16, DType::F32] {
             let alone = n_split(1, cache);
@@ -289,7 +288,7 @@ mod tests {
                 .entry
                 .clone()
         };
-        assert_eq!(entry(8), "attn_split_128");
+        assert_eq!(entry(8), "attn_token_few_128");
         assert_eq!(entry(64), "attn_split_128");
         assert_eq!(entry(512), "attn_prefill_128");
     }
