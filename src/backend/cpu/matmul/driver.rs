@@ -24,7 +24,7 @@ const K_CHUNK_DECODE: usize = 256;
 /// room in the L1 cache for twelve tokens' 14.
 const K_CHUNK: usize = 768;
 /// Values of a chunk in f32: 16 KiB.
-const K_CHUNK_F32: usize = 256;
+pub const K_CHUNK_F32: usize = 256;
 /// Up to this many tokens W comes from memory faster than it is used, so the
 /// next tile is asked for ahead of time.
 const DECODE_TOKENS: usize = 8;
@@ -123,7 +123,7 @@ fn parts(dtype: DType, n: usize) -> [usize; 5] {
 
 /// Scratch bytes for `n` tokens of `k` values.
 pub fn scratch_bytes(dtype: DType, k: usize, n: usize) -> usize {
-    let along = along::ops(dtype, ActKind::Q8).filter(|_| n == 1);
+    let along = along::ops(dtype, ActKind::Q8, k).filter(|_| n == 1);
     let x_bytes = along.map_or(0, |along| along.x_bytes(k));
     parts(dtype, n).iter().sum::<usize>().max(x_bytes) + CACHE_LINE
 }

@@ -222,7 +222,7 @@ impl MatMul<'_> {
             Simd::Scalar => None,
             Simd::Avx2 => avx2::ops(self.dtype, kind),
             Simd::Avx512 => avx512::ops(self.dtype, kind).map(|ops| Ops {
-                along: along::ops(self.dtype, kind),
+                along: along::ops(self.dtype, kind, self.k),
                 ..ops
             }),
         }
