@@ -14,7 +14,7 @@ use super::acts::ACT_GROUP;
 use super::operands::{Acts, Weights};
 use super::q16::VALUE_STEP;
 use super::tile::{GROUP_STEP, Q_STEP, SCALE_STEP, Tile};
-use super::{ActKind, ROW_TILE};
+use super::{ActKind, ROW_TILE, along};
 use crate::quant::DType;
 
 /// Values of a chunk for one or a few tokens: small, so that unpacking one
@@ -24,7 +24,7 @@ const K_CHUNK_DECODE: usize = 256;
 /// room in the L1 cache for twelve tokens' 14.
 const K_CHUNK: usize = 768;
 /// Values of a chunk in f32: 16 KiB.
-const K_CHUNK_F32: usize = 256;
+pub const K_CHUNK_F32: usize = 256;
 /// Up to this many tokens W comes from memory faster than it is used, so the
 /// next tile is asked for ahead of time.
 const DECODE_TOKENS: usize = 8;
@@ -86,6 +86,8 @@ pub struct Ops {
     pub kernels: &'static [KernelFn],
     /// One token without a tile, where it pays.
     pub dot: Option<DotFn>,
+    /// One token along the rows, where it pays more.
+    pub along: Option<along::Ops>,
 }
 
 /// Values of a chunk for `n` tokens.
@@ -119,9 +121,11 @@ fn parts(dtype: DType, n: usize) -> [usize; 5] {
     ]
 }
 
-/// Scratch bytes for `n` tokens.
-pub fn scratch_bytes(dtype: DType, n: usize) -> usize {
-    parts(dtype, n).iter().sum::<usize>() + CACHE_LINE
+/// Scratch bytes for `n` tokens of `k` values.
+pub fn scratch_bytes(dtype: DType, k: usize, n: usize) -> usize {
+    let along = along::ops(dtype, ActKind::Q8, k).filter(|_| n == 1);
+    let x_bytes = along.map_or(0, |along| along.x_bytes(k));
+    parts(dtype, n).iter().sum::<usize>().max(x_bytes) + CACHE_LINE
 }
 
 impl Scratch {
@@ -137,10 +141,8 @@ impl Scratch {
 
     /// Cuts `scratch` up; all parts begin on a cache line.
     fn cut(scratch: &mut [u8], dtype: DType, n: usize) -> Scratch {
-        assert!(
-            scratch.len() >= scratch_bytes(dtype, n),
-            "scratch of matmul"
-        );
+        let bytes = parts(dtype, n).iter().sum::<usize>() + CACHE_LINE;
+        assert!(scratch.len() >= bytes, "scratch of matmul");
         let mut p = scratch.as_mut_ptr();
         let mut take = |bytes: usize| {
             let part = p;
@@ -176,9 +178,18 @@ pub unsafe fn run(
     let n = tx.len();
     assert!(ty.len() == n && rows.end * w.row_bytes <= w.bytes.len());
     assert!(w.row_bytes <= MOST_ROW_BYTES, "a row of W is below 128 MiB");
-    let scratch = Scratch::cut(scratch, w.dtype, n);
+    let left = rows.clone();
     // SAFETY: the ranges are checked above, the rest is the caller's contract.
-    let done = unsafe { run_streams(ops, w, acts, rows.clone(), (tx, ty), (y, y_stride)) };
+    let done = unsafe {
+        match (ops.along, tx, ty) {
+            (Some(along), &[token], &[to]) => {
+                let y = y.add(to as usize * y_stride);
+                along.run(w, acts.row(token, 0), left, y, scratch)
+            }
+            _ => run_streams(ops, w, acts, left, (tx, ty), (y, y_stride)),
+        }
+    };
+    let scratch = Scratch::cut(scratch, w.dtype, n);
     for r0 in (done..rows.end).step_by(ROW_TILE) {
         let live = ROW_TILE.min(rows.end - r0);
         // SAFETY: the sums have room for `n` tokens; `ops` and `acts` by contract.

@@ -155,23 +155,23 @@ macro_rules! compile_kernels {
                 16 => &kernels[..kernels.len().min(MOST_TOKENS_16)],
                 _ => kernels,
             };
-            Ops { unpack: unpack_q8::<U>, kernels, dot: Some(dot::<U>) }
+            Ops { unpack: unpack_q8::<U>, kernels, dot: Some(dot::<U>), along: None }
         }
 
         /// What multiplies a block format with f32 activations.
         fn quant_f32<U: Unpack>() -> Ops {
-            Ops { unpack: unpack_f32::<U>, kernels: F32_KERNELS, dot: None }
+            Ops { unpack: unpack_f32::<U>, kernels: F32_KERNELS, dot: None, along: None }
         }
 
         /// What multiplies a float format with f32 activations.
         fn float<T: float::FloatFormat>() -> Ops {
-            Ops { unpack: widen::<T>, kernels: F32_KERNELS, dot: Some(dot_float::<T>) }
+            Ops { unpack: widen::<T>, kernels: F32_KERNELS, dot: Some(dot_float::<T>), along: None }
         }
 
         /// What multiplies a float format of two bytes with 16-bit activations.
         fn float_q16<T: float::FloatFormat>() -> Ops {
             const KERNELS: &[KernelFn] = &[$(multiply_q16::<$nt>),*];
-            Ops { unpack: unpack_q16::<T>, kernels: KERNELS, dot: Some(dot_q16::<T>) }
+            Ops { unpack: unpack_q16::<T>, kernels: KERNELS, dot: Some(dot_q16::<T>), along: None }
         }
 
         /// The functions for a type and kind of activations; `None` where they do not

@@ -2,10 +2,11 @@
 //!
 //! W is read as it lies in the file. A tile of 16 rows is unpacked into 8-bit
 //! lanes (or f32 values) once for all tokens, then multiplied; one token goes
-//! the same way, since unpacking across rows is faster than memory delivers.
+//! the same way, or along the rows.
 //!
 //! - [`acts`]: activations in 8 bits; `quantize`: its vector forms; [`acts16`]: in 16;
 //! - `driver`: tiles, chunks, tokens; `gemm`, `q16`, `float`: the inner loops;
+//! - `along`: one token along the rows, where it pays;
 //! - `unpack`: one short unpacker a format, on the vectors of `lanes`;
 //! - `avx512`, `avx2`: those vectors; `scalar`: the plain path.
 //!
@@ -14,6 +15,8 @@
 
 mod acts;
 mod acts16;
+#[cfg(target_arch = "x86_64")]
+mod along;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -146,10 +149,10 @@ pub struct MatMul<'a> {
 /// Scratch bytes a thread needs for up to `n` tokens, whatever the path and
 /// kind of activations.
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
-pub fn scratch_bytes(dtype: DType, _k: usize, n: usize) -> usize {
+pub fn scratch_bytes(dtype: DType, k: usize, n: usize) -> usize {
     let plain = scalar::scratch_bytes(n);
     #[cfg(target_arch = "x86_64")]
-    return plain.max(driver::scratch_bytes(dtype, n));
+    return plain.max(driver::scratch_bytes(dtype, k, n));
     #[cfg(not(target_arch = "x86_64"))]
     plain
 }
@@ -218,7 +221,10 @@ impl MatMul<'_> {
         match self.simd {
             Simd::Scalar => None,
             Simd::Avx2 => avx2::ops(self.dtype, kind),
-            Simd::Avx512 => avx512::ops(self.dtype, kind),
+            Simd::Avx512 => avx512::ops(self.dtype, kind).map(|ops| Ops {
+                along: along::ops(self.dtype, kind, self.k),
+                ..ops
+            }),
         }
     }
 }
