@@ -10,7 +10,8 @@
 //
 // Both are short and wait on what is just being written: what counts is how many
 // instructions a warp has one after the other and how often it waits for memory. So each
-// warp has one group of one row at a time, several on their way, and blocks meet seldom.
+// warp has one group of one row at a time, several on their way, and blocks meet seldom. What
+// comes next starts when the products are done: beside them it slows them down.
 #include "async_copy.cuh"
 #include "int_product.cuh"
 #include "mul_mat_vec.cuh"
@@ -123,6 +124,7 @@ __device__ __forceinline__ void multiply_pairs(const MoeUp& p, UpShared& sh, con
             sum.each_sum(lane, [&](int row, int, float v) { to[row] = v; });
         }
         __syncthreads();
+        if (first + ITEMS >= n_items) let_next_start();
         const int i = threadIdx.x / TILE_ROWS;
         if (i < count) {
             const int pair = blockIdx.x + (first + i) * gridDim.x, u = pair / n_tiles;
@@ -144,7 +146,6 @@ __device__ __forceinline__ void moe_up(const MoeUp& p) {
     const int n_groups = job.w.ne[0] / X_GROUP;
     uint8_t* slots = memory;
     XGroup<1>* xs = (XGroup<1>*)(memory + UP_WARPS * UNDER_WAY * SLOT);
-    let_next_start();
     for (int i = threadIdx.x; i < (int)(sizeof(sh.zeros) / 16); i += UP_THREADS)
         ((uint4*)&sh.zeros)[i] = make_uint4(0, 0, 0, 0);
     const bool live = token < dim(job.x, 2);
@@ -217,7 +218,6 @@ extern "C" __global__ void __launch_bounds__(DOWN_THREADS, 1) moe_down(const __g
     __shared__ DownShared sh;
     const VecJob& job = p.job;
     const int token = blockIdx.y, n_used = job.y.ne[1];
-    let_next_start();
     for (int i = threadIdx.x; i < (int)(sizeof(sh.zeros) / 16); i += DOWN_THREADS)
         ((uint4*)&sh.zeros)[i] = make_uint4(0, 0, 0, 0);
     // Classes without a group add nothing.
@@ -234,6 +234,7 @@ extern "C" __global__ void __launch_bounds__(DOWN_THREADS, 1) moe_down(const __g
         multiply_down<Q6_K>(p, sh, token);
     else
         multiply_down<Q4_K>(p, sh, token);
+    let_next_start();
     __syncthreads();
     // An expert's rows take the place of its first class.
     for (int i = threadIdx.x; i < n_used * TILE_ROWS; i += DOWN_THREADS) {
