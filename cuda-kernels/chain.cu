@@ -14,6 +14,7 @@
 //   dynamic shared memory: TEAMS * n_slots * SLOT_BYTES, then XGroup<1> of the longest k
 #include "int_product.cuh"
 #include "math.cuh"
+#include "ring.cuh"
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 
@@ -64,32 +65,6 @@ struct ChainShared {
     uint64_t ready[CHAIN_PHASES];  // x of a phase may be read; waited for once
     XGroup<1> zeros;
 };
-
-__device__ __forceinline__ uint32_t shared_at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void barrier_init(uint64_t* b, int n) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(n));
-}
-
-__device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred p;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}"
-        ::"r"(shared_at(b)), "r"(parity) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(uint64_t* b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(uint64_t* b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint64_t* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(shared_at(b))
-                 : "memory");
-}
 
 // A place in a ring of barriers and the parity it waits for.
 struct Turn {
@@ -236,27 +211,6 @@ __device__ __forceinline__ void teams_meet(int opens, int team) {
         asm volatile("bar.sync %0, %1;" ::"r"(2 + team), "n"(CLASSES * WARP) : "memory");
 }
 
-__device__ __forceinline__ Q4_K::Step q4_step(const uint8_t* group, int lane) {
-    Q4_K::Step st;
-#pragma unroll
-    for (int i = 0; i < 4; i++) st.q[i] = ((const uint4*)group)[32 * i + lane];
-#pragma unroll
-    for (int i = 0; i < 2; i++) st.head[i] = ((const uint4*)(group + Q4_K::HEADS))[lane / 4 + 8 * i];
-    return st;
-}
-
-// Lane c's half of units is c % 2: its scales.
-__device__ __forceinline__ Q6_K::Step q6_step(const uint8_t* group, int lane) {
-    Q6_K::Step st;
-#pragma unroll
-    for (int i = 0; i < 4; i++) st.low[i] = ((const uint4*)group)[32 * i + lane];
-#pragma unroll
-    for (int i = 0; i < 2; i++) st.upper[i] = ((const uint4*)(group + Q6_K::UPPER))[32 * i + lane];
-    st.scales = ((const uint4*)(group + Q6_K::SCALES))[lane / 4 * 2 + lane % 2];
-    st.d = ((const uint32_t*)(group + Q6_K::D))[lane / 4];
-    return st;
-}
-
 __device__ __forceinline__ void multiply(ChainShared& sh, const uint8_t* slots, int n_slots, XGroup<1>* xs, int team,
                                          int warp, int lane) {
     slots += team * n_slots * SLOT_BYTES;
@@ -364,7 +318,7 @@ extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)
         for (int i = 0; i < TEAMS * HANDED; i++)
             barrier_init(sh.handed[0] + i, CLASSES), barrier_init(sh.taken[0] + i, 1);
         for (int i = 0; i < CHAIN_PHASES; i++) barrier_init(sh.ready + i, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     __syncthreads();
     if (threadIdx.x < n_phases && sh.phase[threadIdx.x].live && *sh.phase[threadIdx.x].live == 0)

@@ -19,6 +19,9 @@ pub struct Kernel {
     /// same kernel and do not touch each other's data may share a launch.
     pub job: bool,
     pub args: Vec<Arg>,
+    /// A launch that does the same with the same bits on GPUs whose blocks form clusters
+    /// (`clusters.rs` says whether it is used).
+    pub on_clusters: Option<Box<Kernel>>,
 }
 
 /// One argument of a kernel, in the order of its parameters.
@@ -157,6 +160,7 @@ impl Kernel {
             shared_bytes: 0,
             job: false,
             args: Vec::new(),
+            on_clusters: None,
         }
     }
 
@@ -169,6 +173,12 @@ impl Kernel {
     /// Marks the arguments as a job.
     pub fn job(mut self) -> Kernel {
         self.job = true;
+        self
+    }
+
+    /// Adds a form for GPUs whose blocks form clusters.
+    pub fn on_clusters(mut self, form: Option<Kernel>) -> Kernel {
+        self.on_clusters = form.map(Box::new);
         self
     }
 
