@@ -15,6 +15,7 @@
 //   dynamic shared memory: TEAMS * n_slots * SLOT_BYTES, then XGroup<1> of the longest k
 #include "int_product.cuh"
 #include "math.cuh"
+#include "ring.cuh"
 
 #if __CUDA_ARCH__ >= 900 || !defined(__CUDA_ARCH__)
 
@@ -70,32 +71,6 @@ struct ChainShared {
     uint64_t ready[CHAIN_PHASES];  // x of a phase may be read; waited for once
     XGroup<1> zeros;
 };
-
-__device__ __forceinline__ uint32_t shared_at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void barrier_init(uint64_t* b, int n) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(n));
-}
-
-__device__ __forceinline__ void barrier_wait(uint64_t* b, uint32_t parity) {
-    asm volatile(
-        "{\n.reg .pred p;\nWAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}"
-        ::"r"(shared_at(b)), "r"(parity) : "memory");
-}
-
-__device__ __forceinline__ void barrier_arrive(uint64_t* b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
-}
-
-__device__ __forceinline__ void barrier_expect(uint64_t* b, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory");
-}
-
-__device__ __forceinline__ void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint64_t* b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-                 "l"(from), "r"(bytes), "r"(shared_at(b))
-                 : "memory");
-}
 
 // A place in a ring of barriers and the parity it waits for.
 struct Turn {
@@ -355,7 +330,7 @@ extern "C" __global__ void __launch_bounds__(CHAIN_THREADS, 1)
         for (int i = 0; i < TEAMS * HANDED; i++)
             barrier_init(sh.handed[0] + i, CLASSES), barrier_init(sh.taken[0] + i, 1);
         for (int i = 0; i < CHAIN_PHASES; i++) barrier_init(sh.ready + i, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_ready();
     }
     __syncthreads();
     if (warp == CHAIN_WARPS) {

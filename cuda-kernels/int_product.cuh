@@ -7,7 +7,7 @@
 // group are exact integers; the groups of a row are added in f32 in an order that depends
 // on k alone (`CLASSES`), so a token gets the same bits in every kernel, alone or not.
 //
-// A group of x in shared memory: `XGroup`. Tokens: NT slots, 1, 4 or 8.
+// A group of x in shared memory: `XGroup`, here of one token, in int_tokens.cuh of more.
 #pragma once
 #include "mma.cuh"
 #include "quant/q4_k.cuh"
@@ -21,12 +21,20 @@ constexpr int MOST_GROUPS = 128;  // of a row
 constexpr float X_LEVELS = 32512.f;  // 127 * 256: hi stays within a signed byte
 
 template <int NT>
-struct __align__(16) XGroup {
-    // Of unit u, token t: hi, then lo; lane c's eight values as the words of codes have
-    // them: 0 4 1 5, then 2 6 3 7.
-    uint2 digits[GROUP_UNITS][NT][2][4];
-    float sums[NT][GROUP_UNITS];  // of the integers of a unit, times scale
-    float scale[NT];
+struct XGroup;
+
+template <>
+struct __align__(16) XGroup<1> {
+    // Of unit u: hi, then lo; lane c's eight values as the words of codes have them:
+    // 0 4 1 5, then 2 6 3 7.
+    uint2 digits[GROUP_UNITS][2][4];
+    float sums[1][GROUP_UNITS];  // of the integers of a unit, times scale
+    float scale[1];
+
+    __device__ __forceinline__ void put(int u, int, int c, uint2 hi, uint2 lo) {
+        digits[u][0][c] = hi;
+        digits[u][1][c] = lo;
+    }
 };
 
 // Byte AT of a word with its sign.
@@ -88,8 +96,7 @@ __device__ __forceinline__ void stage_group(XGroup<NT>& to, int t, const float v
         lo[i] = __byte_perm(p, r, 0x6420);
         hi[i] = __byte_perm(p + 0x00800080, r + 0x00800080, 0x7531) ^ 0x80808080;
     }
-    to.digits[u][t][0][c] = make_uint2(hi[0], hi[1]);
-    to.digits[u][t][1][c] = make_uint2(lo[0], lo[1]);
+    to.put(u, t, c, make_uint2(hi[0], hi[1]), make_uint2(lo[0], lo[1]));
     if (c == 0) to.sums[t][u] = (float)(int)sum * scale;
     if (lane == 0) to.scale[t] = scale;
 }
@@ -160,7 +167,7 @@ struct OneSum {
 };
 
 // s and m of two neighbouring units of Q4_K, for one row.
-struct PairScales {
+struct __align__(16) PairScales {
     int s[2];
     float m[2];
     __device__ __forceinline__ explicit PairScales(uint32_t six)
@@ -190,7 +197,7 @@ __device__ __forceinline__ void add_group(OneSum& sum, const Q4_K::Step& st, con
     const int c = lane % 4, share = lane / 8, digit = lane / 4 % 2;
     const uint2* from[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) from[i] = &(i == share ? x : zeros).digits[0][0][digit][c];
+    for (int i = 0; i < 4; i++) from[i] = &(i == share ? x : zeros).digits[0][digit][c];
     int low[2][4] = {}, high[2][4] = {};  // by the parity of units
     each<GROUP_UNITS>([&](auto unit) {
         constexpr int U = decltype(unit)::value;
@@ -209,18 +216,27 @@ __device__ __forceinline__ void add_group(OneSum& sum, const Q4_K::Step& st, con
     }
 }
 
-// The signed bytes of unit U of Q6_K as `a` of mma_bytes: four times the codes, six bits at
-// the top of a byte with 32 taken off.
-template <int U>
-__device__ __forceinline__ void q6_bytes(const Q6_K::Step& st, uint32_t a[4]) {
+// The signed bytes of a unit of Q6_K as `a` of mma_bytes: four times the codes, six bits at
+// the top of a byte with 32 taken off. `low`: nibbles of rows r and r + 8.
+__device__ __forceinline__ void q6_bytes(uint2 low, uint32_t upper, uint32_t a[4]) {
     constexpr uint32_t LOW = 0x3c3c3c3c, UP = 0xc0c0c0c0, SIGN = 0x80808080;
-    const uint32_t upper = word<U % 4>(st.upper[U / 4]);
     each<2>([&](auto half) {
         constexpr int H = decltype(half)::value;
-        const uint32_t w = word<U % 2 * 2 + H>(st.low[U / 2]);
+        const uint32_t w = H ? low.y : low.x;
         a[H] = (w << 2 & LOW) | ((upper << (6 - 2 * H) & UP) ^ SIGN);
         a[2 + H] = (w >> 2 & LOW) | ((upper << (2 - 2 * H) & UP) ^ SIGN);
     });
+}
+
+// Words of unit U.
+template <int U>
+__device__ __forceinline__ uint2 q6_low(const Q6_K::Step& st) {
+    return make_uint2(word<U % 2 * 2>(st.low[U / 2]), word<U % 2 * 2 + 1>(st.low[U / 2]));
+}
+
+template <int U>
+__device__ __forceinline__ uint32_t q6_upper(const Q6_K::Step& st) {
+    return word<U % 4>(st.upper[U / 4]);
 }
 
 __device__ __forceinline__ float q6_sum(float d, float x_scale, int hi, int lo) {
@@ -236,7 +252,7 @@ __device__ __forceinline__ void add_group(OneSum& sum, const Q6_K::Step& st, con
     const uint2* from[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        from[i] = &(i == share / 2 && c / 2 == share % 2 ? x : zeros).digits[0][0][digit][c];
+        from[i] = &(i == share / 2 && c / 2 == share % 2 ? x : zeros).digits[0][digit][c];
     // This lane's scales of units 0, 2, 4, 6 (from its own on) in bytes 0 and 2.
     const int shift = c / 2 * 8;
     const uint32_t scales[4] = {(st.scales.x ^ SIGN) >> shift, (st.scales.y ^ SIGN) >> shift,
@@ -248,7 +264,7 @@ __device__ __forceinline__ void add_group(OneSum& sum, const Q6_K::Step& st, con
         each<2>([&](auto parity) {
             constexpr int U = 2 * P + decltype(parity)::value;
             uint32_t a[4];
-            q6_bytes<U>(st, a);
+            q6_bytes(q6_low<U>(st), q6_upper<U>(st), a);
             mma_bytes(part, a, from[U % 2][U * 8]);
         });
         const int s0 = signed_byte<P % 2 * 2>(scales[P / 2]), s1 = signed_byte<P % 2 * 2>(scales[2 + P / 2]);

@@ -119,7 +119,17 @@ __device__ __forceinline__ void block_product(const VecJob& job, int block, XGro
             }
             if (m == 1) __syncthreads();  // the first matrix' sums were read
             float* to = sh.sums[team][warp];
-            sums.each_sum(lane, [&](int row, int t, float x) { to[t * TILE_ROWS + row] = x; });
+            if constexpr (NT == 1) {
+                sums.each_sum(lane, [&](int row, int, float x) { to[row] = x; });
+            } else {
+                using Tokens = Sums<T, NT>;
+                float values[Tokens::VALUES];
+                sums.values(values, lane);
+                Tokens::each_sum(values, lane, [&](int row, int t, const float* x) {
+#pragma unroll
+                    for (int i = 0; i < Tokens::PIECE; i++) to[t * TILE_ROWS + row + 8 * i] = x[i];
+                });
+            }
             if (first_tile == tile0 && m == 0 && job.norm.data) {
                 for (int i = team * CLASSES + warp; i < at.n; i += TEAMS * CLASSES) {
                     const float factor = norm_factor(sh.squares[i], n_groups, job.eps, lane);

@@ -83,8 +83,15 @@ fn every_node_of_every_architecture_has_kernels() {
                 };
                 for kernel in &answer.kernels {
                     check_limits(&what, kernel);
-                    if !entries.contains(&kernel.entry) {
-                        faults.insert(format!("{what}: {} is in no source", kernel.entry));
+                    for entry in kernel
+                        .on_clusters
+                        .iter()
+                        .map(|k| &k.entry)
+                        .chain([&kernel.entry])
+                    {
+                        if !entries.contains(entry) {
+                            faults.insert(format!("{what}: {entry} is in no source"));
+                        }
                     }
                 }
             }

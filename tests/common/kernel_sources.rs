@@ -35,12 +35,14 @@ fn brackets(text: &str) -> Option<(&str, &str)> {
     None
 }
 
+/// What may stand between `extern "C"` and a kernel's name, with brackets.
+const ATTRIBUTES: [&str; 2] = ["__launch_bounds__", "__cluster_dims__"];
+
 /// Names that `extern "C"` declares in `text`.
 fn kernels(text: &str) -> Vec<String> {
     let after = text.split(EXTERN).skip(1).filter_map(|mut rest| {
-        // Bounds and clusters have brackets of their own ahead of the name.
-        while let Some(at) = rest.find('(')
-            && rest[..at].ends_with("__")
+        while let Some((before, _)) = rest.split_once('(')
+            && ATTRIBUTES.iter().any(|a| before.ends_with(a))
         {
             rest = brackets(rest)?.1;
         }

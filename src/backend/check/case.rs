@@ -117,8 +117,11 @@ impl Case {
             let answer = ops::kernels(&node)
                 .ok_or_else(|| Error::input(format!("{} has no CUDA kernel", node.op.name())))?;
             let types: Vec<_> = node.src.iter().map(|t| t.dtype.name()).collect();
-            let entries = answer.kernels.into_iter();
-            all.extend(entries.map(|k| (k.entry, types.join(","))));
+            for kernel in answer.kernels {
+                let form = kernel.on_clusters.map(|form| form.entry);
+                let entries = [Some(kernel.entry), form].into_iter().flatten();
+                all.extend(entries.map(|entry| (entry, types.join(","))));
+            }
         }
         Ok(all)
     }

@@ -1,6 +1,7 @@
 //! From symbolic launches to launches with addresses; neighbours that may share a
 //! launch are joined.
 
+use super::clusters;
 use super::context::{Context, Function};
 use super::kernel::{Arg, Kernel, View};
 use super::stream::{Start, Stream};
@@ -145,6 +146,7 @@ impl Launch {
         kept: Option<&Place>,
         at: &mut Addresses<'_>,
     ) -> Result<Launch> {
+        let kernel = clusters::choose(context, kernel);
         let function = context.function(&kernel.entry)?;
         // 48 KiB go without leave, but what a kernel has statically counts too.
         if kernel.shared_bytes > 0 {

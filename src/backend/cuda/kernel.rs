@@ -21,6 +21,9 @@ pub struct Kernel {
     /// The arguments are the fields of one struct, in order.
     pub packed: bool,
     pub args: Vec<Arg>,
+    /// A launch that does the same with the same bits on GPUs whose blocks form clusters
+    /// (`clusters.rs` says whether it is used).
+    pub on_clusters: Option<Box<Kernel>>,
 }
 
 /// One argument of a kernel, in the order of its parameters.
@@ -160,6 +163,7 @@ impl Kernel {
             job: false,
             packed: false,
             args: Vec::new(),
+            on_clusters: None,
         }
     }
 
@@ -178,6 +182,12 @@ impl Kernel {
     /// Makes the arguments fields of one struct.
     pub fn packed(mut self) -> Kernel {
         self.packed = true;
+        self
+    }
+
+    /// Adds a form for GPUs whose blocks form clusters.
+    pub fn on_clusters(mut self, form: Option<Kernel>) -> Kernel {
+        self.on_clusters = form.map(Box::new);
         self
     }
 

@@ -14,6 +14,7 @@ pub mod bandwidth;
 mod bind;
 mod cells;
 mod chain;
+mod clusters;
 pub mod context;
 mod demand;
 pub mod device;

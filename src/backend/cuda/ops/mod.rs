@@ -9,6 +9,7 @@ mod grids;
 mod heads;
 mod moe;
 mod mul_mat;
+mod mul_mat_cluster;
 mod norm;
 mod reduce;
 mod rows;

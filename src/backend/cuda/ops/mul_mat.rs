@@ -3,6 +3,7 @@
 use super::super::kernel::{Answer, Arg, Kernel, Node, multiplies_codes, n_rows, vec_family};
 use super::super::layout::{self, TILE_ROWS};
 use super::VEC_TOKENS;
+use super::mul_mat_cluster::Product;
 use crate::graph::{FusedMulMat, Origin, Tensor};
 use crate::quant::DType;
 
@@ -102,18 +103,30 @@ fn vec(node: &Node<'_>, f: &FusedMulMat) -> Option<Answer> {
     if int {
         kernel = kernel.shared(x_bytes(slots, n_groups));
     }
-    let kernel = kernel.args([
-        Arg::Src(0),
-        view(f.glu.map(|_| 1)),
-        Arg::Src(f.x_at()),
-        view(f.norm_at()),
-        view(f.ids_at()),
-        view(f.b_at()),
-        Arg::Dst,
-        Arg::I32(f.glu.map_or(0, |kind| kind as i32)),
-        Arg::I32(split as i32),
-        Arg::F32(f.norm_eps.unwrap_or(0.0)),
-    ]);
+    let args = |split: usize| {
+        vec![
+            Arg::Src(0),
+            view(f.glu.map(|_| 1)),
+            Arg::Src(f.x_at()),
+            view(f.norm_at()),
+            view(f.ids_at()),
+            view(f.b_at()),
+            Arg::Dst,
+            Arg::I32(f.glu.map_or(0, |kind| kind as i32)),
+            Arg::I32(split as i32),
+            Arg::F32(f.norm_eps.unwrap_or(0.0)),
+        ]
+    };
+    let product = Product {
+        k: w.ne[0],
+        m: w.ne[1],
+        all_rows: w.ne[1] + node.rows_beside,
+        n_tokens,
+        gated: f.glu.is_some(),
+        norm: f.norm_at().is_some(),
+    };
+    let clusters = (int && slots > 1).then(|| product.kernel(TILE_ROWS, args));
+    let kernel = kernel.args(args(split)).on_clusters(clusters.flatten());
     Some(kernel.job().into())
 }
 
