@@ -14,6 +14,7 @@
 #include "int_product.cuh"
 #include "quant/q5_0.cuh"
 #include "quant/q8_0.cuh"
+#include "ring.cuh"
 #include "ssm.cuh"
 #include "ssm_scan.cuh"
 
@@ -94,8 +95,6 @@ struct TokenXShared {
     uint64_t all;                                // shares are there
 };
 
-__device__ __forceinline__ uint32_t shared_at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-
 // Puts `v` where the first block of the cluster has what this one has at `at`, and counts it there.
 __device__ __forceinline__ void put_in_first(const float* at, float v, const uint64_t* counted) {
     asm volatile(
@@ -107,10 +106,9 @@ __device__ __forceinline__ void put_in_first(const float* at, float v, const uin
 
 // Has `bytes` counted at `b`.
 __device__ __forceinline__ void expect(uint64_t* b, uint32_t bytes) {
-    asm volatile(
-        "mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;\n"
-        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes)
-        : "memory");
+    barrier_init(b, 1);
+    barriers_ready();
+    barrier_expect(b, bytes);
 }
 
 __device__ __forceinline__ void counted_wait(uint64_t* b) {

@@ -10,10 +10,10 @@ usage='usage: scripts/gpu-test.sh --collect DIR
        scripts/gpu-test.sh [--require] [--only PART,...] [--models MODELS] DIR
   --collect  build the program and the tests, and put into DIR what a run needs
   --require  a missing GPU is a failure, not a reason to skip
-  --only     devices, op_parity, arch, sequences, lookup, launches, planned, golden, determinism, memcheck, racecheck, initcheck
+  --only     devices, op_parity, arch, sequences, lookup, launches, mamba_token, experts, clusters_ops, clusters, planned, golden, determinism, memcheck, racecheck, initcheck
   --models   folder with the model files of golden and determinism (get-model.sh)'
 
-parts=(devices op_parity arch sequences lookup launches planned golden determinism memcheck racecheck initcheck)
+parts=(devices op_parity arch sequences lookup launches mamba_token experts clusters_ops clusters planned golden determinism memcheck racecheck initcheck)
 sanitizer_package=nvidia-cuda-sanitizer-api==13.0.85
 
 fail() {
@@ -31,7 +31,7 @@ $usage" 2
 # Prints "name path" of the program and of each test that cargo built.
 executables() {
   cargo test --release --no-run --message-format=json \
-    --test op_parity --test arch --test sequences --test lookup --test launches --test planned_cuda --test golden |
+    --test op_parity --test arch --test sequences --test lookup --test launches --test mamba_token --test planned_cuda --test golden |
     python3 -c '
 import json, sys
 for line in sys.stdin:
@@ -67,7 +67,7 @@ collect() {
     strip "$to/$name"
   done <"$to/built"
   rm "$to/built"
-  for name in llama-rs op_parity arch sequences lookup launches planned_cuda golden; do
+  for name in llama-rs op_parity arch sequences lookup launches mamba_token planned_cuda golden; do
     [ -x "$to/$name" ] || fail "cargo built no $name"
   done
   rm -rf "$to/data/arch" "$to/data/golden"
@@ -148,7 +148,18 @@ part_arch() { run_tests arch "$here/arch" -q; }
 part_sequences() { run_tests sequences "$here/sequences" -q; }
 
 part_lookup() { run_tests lookup "$here/lookup" -q; }
+
 part_launches() { run_tests launches "$here/launches" -q; }
+
+part_mamba_token() { run_tests mamba_token "$here/mamba_token" -q; }
+
+# Products by clusters of blocks, which are off otherwise.
+part_clusters_ops() { run_tests clusters_ops env LLAMA_RS_CLUSTERS=on "$here/op_parity" -q MUL_MAT; }
+
+# Launches for several of experts, which are off otherwise.
+part_experts() { run_tests experts env LLAMA_RS_EXPERTS=on "$here/op_parity" -q MOE; }
+
+part_clusters() { run_tests clusters env LLAMA_RS_CLUSTERS=on "$here/sequences" -q; }
 
 part_planned() { run_tests planned "$here/planned_cuda" -q; }
 

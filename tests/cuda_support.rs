@@ -122,6 +122,37 @@ fn where_tokens_and_cells_are_is_an_input_of_attention() {
     assert!(n_seen > 0);
 }
 
+/// `tests/launches.rs` holds launches of several against each alone: it would hold nothing
+/// against nothing if no tiny model had them. Experts of them are too short for theirs.
+#[test]
+fn tiny_models_have_launches_that_are_taken_in() {
+    let attention = ["head_rows", "head_rows", "head_rows", "attn_token_"];
+    let product = "mul_mat_vec_mixed_1";
+    let mut found = [0, 0];
+    for (_, model) in models() {
+        for (width, exact, graph) in graphs(&model) {
+            if exact || !width.starts_with("1 ") {
+                continue;
+            }
+            let nodes = graph.ids().filter_map(|id| Node::of(&graph, id, false));
+            let answers = nodes.filter_map(|node| ops::kernels(&node));
+            let kernels: Vec<String> = answers
+                .flat_map(|answer| answer.kernels)
+                .map(|kernel| kernel.entry)
+                .collect();
+            let has = |wanted: &[&str]| {
+                kernels
+                    .windows(wanted.len())
+                    .any(|some| some.iter().zip(wanted).all(|(k, w)| k.starts_with(w)))
+            };
+            for (n, wanted) in found.iter_mut().zip([&attention[..], &[product; 2]]) {
+                *n += usize::from(has(wanted));
+            }
+        }
+    }
+    assert!(found.iter().all(|&n| n > 0), "{found:?}");
+}
+
 #[test]
 fn every_type_of_weights_has_kernels() {
     for &dtype in DType::ALL.iter().filter(|&&d| d != DType::I32) {

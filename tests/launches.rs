@@ -1,5 +1,5 @@
-//! Launches that do the work of several (attention with what is ahead of it, experts, chains
-//! of products) give the bits of those that they stand for: every tiny model on the GPU, with
+//! Launches that do the work of several (attention with what is ahead of it, chains of
+//! products) give the bits of those that they stand for: every tiny model on the GPU, with
 //! `LLAMA_RS_CHAIN=off` in another process and without, token by token and four at a time.
 
 #[allow(dead_code, reason = "shared with other tests")]

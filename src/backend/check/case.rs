@@ -118,6 +118,7 @@ impl Case {
                 .ok_or_else(|| Error::input(format!("{} has no CUDA kernel", node.op.name())))?;
             let types: Vec<_> = node.src.iter().map(|t| t.dtype.name()).collect();
             for kernel in answer.kernels {
+                // Off unless asked for: `scripts/gpu-test.sh` asks, in its part `clusters`.
                 let form = kernel.on_clusters.map(|form| form.entry);
                 let entries = [Some(kernel.entry), form].into_iter().flatten();
                 all.extend(entries.map(|entry| (entry, types.join(","))));

@@ -3,7 +3,7 @@
 
 use super::bind::{Addresses, Launch, Place};
 use super::cells::Cells;
-use super::chain::Chains;
+use super::chain::{self, Chains};
 use super::context::Context;
 use super::exec::{CudaExecutable, Inputs, Memory, Output, States};
 use super::experts;
@@ -231,17 +231,17 @@ impl Backend for CudaBackend {
             }
         }
         let n_tokens = inputs.n_tokens();
-        let separate = std::env::var_os("LLAMA_RS_CHAIN").is_some_and(|v| v == "off");
-        if !separate {
-            launches = experts::fuse(&self.context, head_attn::fuse(launches))?;
-        }
-        if !separate && n_tokens == 1 {
-            launches = ssm_token::fuse(&self.context, launches)?;
-        }
-        if n_tokens == 1
-            && let Some(chains) = self.chains()?
-        {
-            launches = chains.link(&self.context, launches)?;
+        if chain::wanted() {
+            launches = head_attn::fuse(launches);
+            if experts::wanted() {
+                launches = experts::fuse(&self.context, launches)?;
+            }
+            if n_tokens == 1 {
+                launches = ssm_token::fuse(&self.context, launches)?;
+                if let Some(chains) = self.chains()? {
+                    launches = chains.link(&self.context, launches)?;
+                }
+            }
         }
         let outputs = graph.outputs.iter().map(|&id| {
             let place = binder.place(id, Form::Plain)?;

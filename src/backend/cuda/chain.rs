@@ -102,6 +102,11 @@ fn phase<'a>(entry: &str, jobs: impl Iterator<Item = &'a [u64]>) -> Option<(Vec<
     Some((words, groups as u32))
 }
 
+/// Whether one launch may do the work of several.
+pub fn wanted() -> bool {
+    std::env::var_os("LLAMA_RS_CHAIN").is_none_or(|v| v != "off")
+}
+
 /// What chains need of the GPU.
 pub struct Chains {
     sms: u32,
@@ -123,8 +128,7 @@ impl Chains {
         stream: &Stream,
         state: impl FnOnce(&Kernel, usize) -> Result<u64>,
     ) -> Result<Option<Chains>> {
-        let wanted = std::env::var_os("LLAMA_RS_CHAIN").is_none_or(|v| v != "off");
-        if !wanted || context.compute_capability() < (9, 0) {
+        if context.compute_capability() < (9, 0) {
             return Ok(None);
         }
         let sms = context.multiprocessors()?;

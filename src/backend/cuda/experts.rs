@@ -1,7 +1,8 @@
 //! Experts of few tokens: four launches (MOE_ROUTE, gate and up, down, MOE_SUM) become two of
 //! `cuda-kernels/moe_token.cu`, with their bits.
 //!
-//! `LLAMA_RS_CHAIN=off` leaves them launches of their own.
+//! Only with `LLAMA_RS_EXPERTS=on`: on a GPU their speed was measured, their results were not
+//! held against anything yet.
 
 use super::bind::Launch;
 use super::chain::LINK;
@@ -107,6 +108,11 @@ impl Layer<'_> {
         let sum = [&self.sum[..VIEW], &self.sum[2 * VIEW..4 * VIEW]];
         (kernel, [self.down, &sum.concat()].concat())
     }
+}
+
+/// Whether to; see above.
+pub fn wanted() -> bool {
+    std::env::var_os("LLAMA_RS_EXPERTS").is_some_and(|v| v == "on")
 }
 
 /// `launches` with experts as two launches wherever that can be.

@@ -4,7 +4,7 @@
 //! becomes, `layout` how weights will lie, `demand` how much memory it all takes, `overhead` what the driver takes besides. With
 //! one: `device` finds it, `context` opens it, `memory` and `stream` are its memory and
 //! its queues; `weights` brings weights there, `cells` the list of who sits where in the
-//! KV cache. `backend` and `bind` give a graph addresses; where one token or few are all there
+//! KV cache. `backend` and `bind` give a graph addresses (`clusters` says which form of a kernel); where one token or few are all there
 //! is, `head_attn` makes one launch of attention and what is ahead of it, `experts` two of four,
 //! `ssm_token` two of what a Mamba layer does between its products, `chain` one of matrix products
 //! that follow each other (`seen` reads what launches were given); `exec` runs it.

@@ -4,7 +4,7 @@ use super::mul_mat::{nmse, row_lengths, weight_types};
 use crate::backend::check::case::{Case, F32_NMSE, Operand, Problem, simple, x};
 use crate::backend::check::store::{Random, Setup, Store, live, operand, random_weights};
 use crate::backend::cuda::lower::VEC_TOKENS;
-use crate::graph::{GluKind, Op};
+use crate::graph::{Builder, GluKind, Op};
 use crate::quant::DType;
 
 fn route(cases: &mut Vec<Case>) {
@@ -239,9 +239,85 @@ fn sum(m: usize, n_used: usize, n: usize, n_live: usize, routed: bool, residual:
     }
 }
 
+/// All that the experts of a layer do, behind the router's product, with k and the length of an
+/// expert: what a backend may do as fewer launches than ops.
+fn layer(k: usize, n_ff: usize, [n_expert, n_used]: [usize; 2], n: usize, normed: bool) -> Case {
+    let types = [DType::Q4K, DType::Q6K];
+    let mut name = format!("MOE_SUM/layer,k={k},ff={n_ff},experts={n_used}of{n_expert},n={n}");
+    if normed {
+        name += ",normed";
+    }
+    Case {
+        name,
+        exact: false,
+        // Gate, up and down each round once.
+        nmse: 3.0 * nmse(types[0], false),
+        make: Box::new(move || {
+            let mut random = Random(149 + n as u64);
+            let mut store = Store::default();
+            for (w, dtype, ne) in [
+                ("gate", types[0], [k, n_ff]),
+                ("up", types[0], [k, n_ff]),
+                ("down", types[1], [n_ff, k]),
+            ] {
+                let shape = [ne[0], ne[1], n_expert];
+                let bytes = random_weights(dtype, shape.iter().product(), &mut random);
+                store.bytes(w, dtype, &shape, &bytes);
+            }
+            store.f32("norm", &[k], &random.units(k));
+            let operands = [
+                ("x", x(&[k, n]).live(1)),
+                ("logits", x(&[n_expert, n]).live(1)),
+                ("residual", x(&[k, n]).live(1)),
+            ];
+            for (name, x) in &operands {
+                x.put(&mut store, name, n, &mut random);
+            }
+            let [x, logits, residual] = operands;
+            Problem {
+                store,
+                setup: Setup::tokens(n, n),
+                build: Box::new(move |g, store| {
+                    let mut x = x.1.take(g, store, x.0)?;
+                    if normed {
+                        let norm = operand(g, store, "norm");
+                        x = g.op(Op::RmsNorm { eps: 1e-5 }, &[x])?;
+                        x = g.mul(x, norm)?;
+                    }
+                    let x = g.reshape(x, &[k, 1, n])?;
+                    // A result of this graph, as logits are.
+                    let logits = logits.1.take(g, store, logits.0)?;
+                    let logits = g.scale(logits, 2.0)?;
+                    let [ids, weights] = g.moe_route(logits, n_used, true)?;
+                    let product = |g: &mut Builder<'_>, name: &str, x| {
+                        let w = operand(g, store, name);
+                        g.op(Op::MulMatId, &[w, x, ids])
+                    };
+                    let (gate, up) = (product(g, "gate", x)?, product(g, "up", x)?);
+                    let h = g.glu(GluKind::Swiglu, gate, up)?;
+                    let y = product(g, "down", h)?;
+                    let out = g.op(Op::MoeSum, &[y, weights])?;
+                    let residual = residual.1.take(g, store, residual.0)?;
+                    Ok(vec![g.add(out, residual)?])
+                }),
+            }
+        }),
+    }
+}
+
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     route(&mut cases);
+    for (k, n_ff, experts) in [
+        (256, 256, [8, 2]),
+        (2048, 768, [128, 8]),
+        (512, 2048, [32, 4]),
+        (4096, 512, [60, 6]),
+    ] {
+        for n in [1, 3, 16] {
+            cases.push(layer(k, n_ff, experts, n, n != 3));
+        }
+    }
     products(&mut cases);
     for (m, n_used, n, n_live) in [
         (1, 1, 1, 1),
