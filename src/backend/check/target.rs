@@ -235,8 +235,14 @@ impl CpuTarget {
             let same = one.same_bits(&all, &answered.graph, &answered.setup);
             same.map_err(within(format!("{} threads", self.n_threads)))?;
         }
-        let rounded = case.nmse == F16_NMSE;
-        let nmse = if rounded { Q8_NMSE } else { case.nmse };
+        // As many roundings as the case allows for, each to 8 bits here.
+        let roundings = case.nmse / F16_NMSE;
+        let rounded = roundings >= 1.0;
+        let nmse = if rounded {
+            roundings * Q8_NMSE
+        } else {
+            case.nmse
+        };
         answered.compare(nmse, &answered.graph, &one)
     }
 }
