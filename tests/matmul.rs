@@ -2,8 +2,8 @@
 
 use llama_rs::backend::check::random::{Random, random_weights};
 use llama_rs::backend::cpu::matmul::{
-    ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, q16_bytes, quantize_row, quantize_row16,
-    scratch_bytes,
+    ActKind, Acts, MatMul, Piece, ROW_TILE, act_kind, q8_bytes, q16_bytes, quantize_row,
+    quantize_row16, scratch_bytes,
 };
 use llama_rs::backend::cpu::simd::Simd;
 use llama_rs::quant::{DType, quantize_q8};
@@ -96,11 +96,26 @@ impl Case {
         let tokens: Vec<u32> = (0..self.n as u32).collect();
         let mut scratch = vec![0xFF; scratch_bytes(dtype, k, self.n)];
         let mut y = vec![f32::NAN; m * self.n];
-        for r in (0..m).step_by(step) {
-            let rows = r..m.min(r + step);
-            // SAFETY: `y` has m * n values; one thread; the path is available.
-            unsafe { mm.run(rows, &tokens, &tokens, y.as_mut_ptr(), m, &mut scratch) };
-        }
+        // Two pieces of each share, the second first.
+        let shares = (0..m).step_by(step).map(|r| r..m.min(r + step));
+        let mut pieces = shares.flat_map(|share| {
+            let n = share.len().div_ceil(ROW_TILE);
+            [n / 3..n, 0..n / 3].map(|tiles| Piece {
+                share: share.clone(),
+                tiles,
+            })
+        });
+        // SAFETY: `y` has m * n values; one thread; the path is available.
+        unsafe {
+            mm.run(
+                &mut pieces,
+                &tokens,
+                &tokens,
+                y.as_mut_ptr(),
+                m,
+                &mut scratch,
+            )
+        };
         y
     }
 
@@ -332,7 +347,16 @@ fn token_lists_gather_and_scatter() {
         let mut y = vec![-7.0; 4 * y_stride];
         let mut scratch = vec![0xFF; scratch_bytes(case.dtype, 512, 3)];
         // SAFETY: rows below 20 of tokens below 4 are inside `y`.
-        unsafe { mm.run(3..20, &tx, &ty, y.as_mut_ptr(), y_stride, &mut scratch) };
+        unsafe {
+            mm.run(
+                &mut Piece::whole(3..20),
+                &tx,
+                &ty,
+                y.as_mut_ptr(),
+                y_stride,
+                &mut scratch,
+            )
+        };
         for (at, value) in y.into_iter().enumerate() {
             let (token, r) = (at / y_stride, at % y_stride);
             let written = ty.iter().position(|&t| t as usize == token);

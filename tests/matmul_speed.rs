@@ -6,8 +6,8 @@
 use std::time::Instant;
 
 use llama_rs::backend::cpu::matmul::{
-    ActKind, Acts, MatMul, ROW_TILE, act_kind, q8_bytes, q16_bytes, quantize_row, quantize_row16,
-    scratch_bytes,
+    ActKind, Acts, MatMul, Piece, ROW_TILE, act_kind, q8_bytes, q16_bytes, quantize_row,
+    quantize_row16, scratch_bytes,
 };
 use llama_rs::backend::cpu::simd::Simd;
 use llama_rs::quant::DType;
@@ -84,7 +84,16 @@ fn row_seconds(simd: Simd, dtype: DType, (k, m): (usize, usize), n: usize, pool:
         };
         let start = Instant::now();
         // SAFETY: `y` has m * n values.
-        unsafe { mm.run(0..rows, &tokens, &tokens, y.as_mut_ptr(), m, &mut scratch) };
+        unsafe {
+            mm.run(
+                &mut Piece::whole(0..rows),
+                &tokens,
+                &tokens,
+                y.as_mut_ptr(),
+                m,
+                &mut scratch,
+            )
+        };
         best = best.min(start.elapsed().as_secs_f64() / rows as f64);
     }
     best

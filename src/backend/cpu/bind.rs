@@ -144,6 +144,7 @@ impl<'a> Binder<'a> {
             dst: self.view(id)?,
             src,
             rope_table,
+            product: 0,
             barrier_before: true,
         })
     }

@@ -5,6 +5,7 @@ use super::buffer::{Buffer, Scratch};
 use super::matmul::{ActKind, act_kind, q8_bytes, q16_bytes};
 use super::pool::{Pool, Worker};
 use super::rope::RopeTable;
+use super::shares::Shares;
 use super::simd::Simd;
 use super::view::{Counts, View};
 use super::{Ctx, Node, demand, run_node};
@@ -200,6 +201,7 @@ impl Backend for CpuBackend {
             }
         }
         place_barriers(&mut nodes);
+        let shares = Shares::new(number_products(&mut nodes), self.n_threads());
         let outputs = graph
             .outputs
             .iter()
@@ -220,6 +222,7 @@ impl Backend for CpuBackend {
             counts: Counts::default(),
             scratch,
             identity,
+            shares,
             _own: self.own.add(own),
             nodes,
             rope_tables,
@@ -267,6 +270,16 @@ fn place_barriers(nodes: &mut [Node]) {
     }
 }
 
+/// Numbers the products, and gives the rows of each.
+fn number_products(nodes: &mut [Node]) -> Vec<usize> {
+    let products = nodes.iter_mut().filter(|node| node.op == Op::MulMat);
+    let number = |(i, node): (usize, &mut Node)| {
+        node.product = i;
+        node.src[0].ne[1]
+    };
+    products.enumerate().map(number).collect()
+}
+
 /// A graph bound to memory.
 struct CpuExecutable {
     pool: Arc<Mutex<Pool>>,
@@ -278,6 +291,7 @@ struct CpuExecutable {
     scratch: Arc<Scratch>,
     _own: Counted,
     identity: Vec<u32>,
+    shares: Shares,
     nodes: Vec<Node>,
     rope_tables: Vec<RopeTable>,
     /// Data and full width.
@@ -320,10 +334,12 @@ impl Executable for CpuExecutable {
             identity: &self.identity,
             rope_tables: &self.rope_tables,
             scratch: &self.scratch,
+            shares: &self.shares,
         };
         let nodes = &self.nodes;
         let mut pool = lock(&self.pool);
         pool.run(&|worker: &Worker<'_>| {
+            ctx.shares.begin(worker);
             for table in ctx.rope_tables {
                 table.fill(&ctx.counts, worker);
             }

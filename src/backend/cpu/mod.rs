@@ -3,6 +3,7 @@
 mod attn;
 mod bind;
 pub mod buffer;
+mod crowd;
 mod delta;
 mod demand;
 mod elementwise;
@@ -14,6 +15,7 @@ pub mod pool;
 mod reduce;
 mod rope;
 mod rows;
+mod shares;
 pub mod simd;
 mod simd_f16;
 mod simd_math;
@@ -35,6 +37,7 @@ use buffer::Scratch;
 use matmul::op as mul_mat;
 use pool::Worker;
 use rope::RopeTable;
+use shares::Shares;
 use view::View as Tensor;
 
 /// What every kernel may look at besides its operands.
@@ -45,6 +48,8 @@ pub struct Ctx<'a> {
     pub identity: &'a [u32],
     pub rope_tables: &'a [RopeTable],
     pub scratch: &'a Scratch,
+    /// Of the rows of products.
+    pub shares: &'a Shares,
 }
 
 /// A node bound to memory.
@@ -54,6 +59,8 @@ pub struct Node {
     pub src: Vec<Tensor>,
     /// ROPE: which table holds its sines and cosines.
     pub rope_table: usize,
+    /// MUL_MAT: its number in the shares.
+    pub product: usize,
     /// All threads must have finished what came before.
     pub barrier_before: bool,
 }

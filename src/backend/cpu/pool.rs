@@ -3,20 +3,23 @@
 //! A run is one parallel region: all threads walk the nodes of the graph and
 //! meet at barriers. Waiting spins for a bounded time, so that a step between
 //! two nodes costs well under a microsecond, and then sleeps, so that an idle
-//! or oversubscribed machine is left alone.
+//! or oversubscribed machine is left alone. Where threads sleep much, runs get
+//! fewer of them.
 
+use super::crowd::Crowd;
 use crate::error::{Error, Result};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Turns of `spin_loop` before a waiting thread sleeps: a turn is 40 to 140
 /// cycles, so this is 0.1 to 0.3 ms, longer than any gap between two nodes and
 /// the usual gap (sampling, printing) between two decode steps.
 const SPINS: u32 = 5_000;
 
-/// A counter that threads can wait on: spin first, then sleep.
+/// A value that threads can wait on: spin first, then sleep.
 #[derive(Default)]
 struct Gate {
     value: AtomicU64,
@@ -30,9 +33,9 @@ impl Gate {
         self.value.load(Ordering::SeqCst)
     }
 
-    /// Adds one and wakes whoever sleeps.
-    fn advance(&self) {
-        self.value.fetch_add(1, Ordering::SeqCst);
+    /// Sets a value that has not been there, and wakes whoever sleeps.
+    fn set(&self, value: u64) {
+        self.value.store(value, Ordering::SeqCst);
         // A sleeper counts itself before it looks at the value a last time, so
         // either it sees the new value or this load sees the sleeper.
         if self.sleepers.load(Ordering::SeqCst) > 0 {
@@ -41,14 +44,16 @@ impl Gate {
         }
     }
 
-    /// Waits until the value differs from `old`.
-    fn wait(&self, old: u64) {
-        for _ in 0..SPINS {
+    /// Waits until the value differs from `old`, at first for `spins` turns. Gives how
+    /// long it slept.
+    fn wait(&self, old: u64, spins: u32) -> Duration {
+        for _ in 0..spins {
             if self.value.load(Ordering::Acquire) != old {
-                return;
+                return Duration::ZERO;
             }
             std::hint::spin_loop();
         }
+        let asleep = Instant::now();
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while self.get() == old {
@@ -58,24 +63,31 @@ impl Gate {
                 .unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        asleep.elapsed()
     }
 }
+
+/// What numbers of jobs count in: more than there are threads.
+const RUNS: u64 = 1 << 16;
 
 type Job = *const (dyn Fn(&Worker<'_>) + Sync);
 
 struct Shared {
     n_threads: usize,
-    /// Advanced when a job starts.
+    /// The number of the job that has started last, times [`RUNS`], and of its threads.
     start: Gate,
-    /// Advanced when all threads have arrived at a barrier.
+    /// Barriers that all threads have arrived at.
     barrier: Gate,
     arrived: AtomicUsize,
+    /// Nanoseconds that threads slept at barriers.
+    slept: AtomicU64,
     stop: AtomicBool,
     job: UnsafeCell<Option<Job>>,
 }
 
 // SAFETY: `job` is written only by the owner between two runs, while no worker
-// reads it: workers read it after `start` advanced and before the final barrier.
+// reads it: those of a run read it after `start` has named them and before the final
+// barrier, which waits for them.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer is only followed while `Pool::run` is on the stack.
 unsafe impl Send for Shared {}
@@ -98,9 +110,13 @@ impl Worker<'_> {
         let turn = self.shared.barrier.get();
         if self.shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.nth {
             self.shared.arrived.store(0, Ordering::Relaxed);
-            self.shared.barrier.advance();
+            self.shared.barrier.set(turn + 1);
         } else {
-            self.shared.barrier.wait(turn);
+            let slept = self.shared.barrier.wait(turn, SPINS);
+            if !slept.is_zero() {
+                let slept = slept.as_nanos() as u64;
+                self.shared.slept.fetch_add(slept, Ordering::Relaxed);
+            }
         }
     }
 
@@ -128,20 +144,23 @@ impl Drop for AbortOnPanic {
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    crowd: Crowd,
 }
 
 impl Pool {
     /// Starts `n_threads - 1` threads (at least one thread in all).
     pub fn new(n_threads: usize) -> Result<Pool> {
         let shared = Arc::new(Shared {
-            n_threads: n_threads.max(1),
+            n_threads: n_threads.clamp(1, RUNS as usize - 1),
             start: Gate::default(),
             barrier: Gate::default(),
             arrived: AtomicUsize::new(0),
+            slept: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             job: UnsafeCell::new(None),
         });
         let mut pool = Pool {
+            crowd: Crowd::new(shared.n_threads),
             shared,
             workers: Vec::new(),
         };
@@ -156,58 +175,76 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Threads, the caller's included.
+    /// Threads, the caller's included; a run has no more, and fewer on a busy machine.
     pub fn n_threads(&self) -> usize {
         self.shared.n_threads
     }
 
-    /// Runs `job` on all threads and waits for them. `&mut` keeps runs apart.
+    /// Runs `job` on threads as many as the machine has room for, and waits for them.
+    /// `&mut` keeps runs apart.
     pub fn run(&mut self, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+        let started = Instant::now();
+        let nth = self.crowd.n_threads();
         // SAFETY: the lifetime is dropped from the type only; the final barrier
         // below keeps `job` alive until no worker can use it any more.
         let erased: Job =
             unsafe { std::mem::transmute::<*const (dyn Fn(&Worker<'_>) + Sync + '_), Job>(job) };
         // SAFETY: no run is under way (`&mut self`), so no worker reads `job`.
         unsafe { *self.shared.job.get() = Some(erased) };
-        self.shared.start.advance();
-        run_job(&self.shared, 0, job);
+        self.start(nth);
+        run_job(&self.shared, (0, nth), job);
+        let slept = self.shared.slept.swap(0, Ordering::Relaxed);
+        let slept = Duration::from_nanos(slept);
+        self.crowd.ran(started.elapsed(), slept);
+        let next = self.crowd.n_threads();
+        if next != nth {
+            tracing::debug!("{next} threads for {nth}: others use the machine too, or no more");
+        }
+    }
+
+    fn start(&self, nth: usize) {
+        let number = self.shared.start.get() / RUNS + 1;
+        self.shared.start.set(number * RUNS + nth as u64);
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.start.advance();
+        self.start(0);
         for worker in self.workers.drain(..) {
             let _ = worker.join();
         }
     }
 }
 
-fn run_job(shared: &Shared, ith: usize, job: &(dyn Fn(&Worker<'_>) + Sync)) {
+fn run_job(shared: &Shared, (ith, nth): (usize, usize), job: &(dyn Fn(&Worker<'_>) + Sync)) {
     let _guard = AbortOnPanic;
-    let worker = Worker {
-        ith,
-        nth: shared.n_threads,
-        shared,
-    };
+    let worker = Worker { ith, nth, shared };
     job(&worker);
     worker.barrier();
 }
 
 fn work(shared: &Shared, ith: usize) {
-    let mut seen = 0;
+    let (mut seen, mut spins) = (0, SPINS);
     loop {
-        shared.start.wait(seen);
-        seen += 1;
+        shared.start.wait(seen, spins);
+        // The current run, as runs without this thread do not wait for it.
+        seen = shared.start.get();
         if shared.stop.load(Ordering::SeqCst) {
             return;
         }
-        // SAFETY: `start` has advanced, so the owner has written `job` and will
+        let nth = (seen % RUNS) as usize;
+        // A thread that is left out leaves its processor alone.
+        spins = if ith < nth { SPINS } else { 0 };
+        if ith >= nth {
+            continue;
+        }
+        // SAFETY: `start` names this thread, so the owner has written `job` and will
         // not touch it before this thread has passed the final barrier.
         if let Some(job) = unsafe { *shared.job.get() } {
             // SAFETY: `Pool::run` keeps the closure alive until that barrier.
-            run_job(shared, ith, unsafe { &*job });
+            run_job(shared, (ith, nth), unsafe { &*job });
         }
     }
 }
@@ -224,8 +261,9 @@ mod tests {
             pool.run(&|w: &Worker<'_>| {
                 cells[w.ith].store(round, Ordering::Relaxed);
                 w.barrier();
-                let sum: usize = cells.iter().map(|c| c.load(Ordering::Relaxed)).sum();
-                assert_eq!(sum, 4 * round);
+                let cells = cells[..w.nth].iter();
+                let sum: usize = cells.map(|c| c.load(Ordering::Relaxed)).sum();
+                assert_eq!(sum, w.nth * round);
                 w.barrier();
             });
         }
@@ -234,7 +272,8 @@ mod tests {
     #[test]
     fn sleeping_threads_wake_up() {
         let mut pool = Pool::new(3).expect("threads");
-        for _ in 0..3 {
+        // As many runs as do not yet take the machine for a busy one.
+        for _ in 0..2 {
             std::thread::sleep(std::time::Duration::from_millis(20));
             let hits = AtomicUsize::new(0);
             pool.run(&|w: &Worker<'_>| {
@@ -255,6 +294,7 @@ mod tests {
         let n_cpus = std::thread::available_parallelism().map_or(2, |n| n.get());
         let mut pool = Pool::new(2 * n_cpus).expect("threads");
         let (done, steps) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let all_steps = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -269,11 +309,34 @@ mod tests {
                         w.barrier();
                     }
                     steps.fetch_add(1, Ordering::Relaxed);
+                    if w.ith == 0 {
+                        all_steps.fetch_add(w.nth, Ordering::Relaxed);
+                    }
                 });
             }
             done.store(true, Ordering::Relaxed);
         });
-        assert_eq!(steps.into_inner(), 20 * 2 * n_cpus);
+        assert_eq!(steps.into_inner(), all_steps.into_inner());
+    }
+
+    /// A thread that holds the others up is left out, and comes back once it does not.
+    #[test]
+    fn threads_that_are_waited_for_are_left_out() {
+        let mut pool = Pool::new(2).expect("threads");
+        let mut run = |slow: bool| {
+            let used = AtomicUsize::new(0);
+            pool.run(&|w: &Worker<'_>| {
+                used.store(w.nth, Ordering::Relaxed);
+                if slow && w.ith == 1 {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                let started = Instant::now();
+                while started.elapsed() < Duration::from_millis(1) {}
+            });
+            used.into_inner()
+        };
+        assert_eq!([true; 4].map(&mut run), [2, 2, 1, 1]);
+        assert!((0..5000).any(|_| run(false) == 2));
     }
 
     #[test]

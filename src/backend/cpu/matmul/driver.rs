@@ -14,7 +14,7 @@ use super::acts::ACT_GROUP;
 use super::operands::{Acts, Weights};
 use super::q16::VALUE_STEP;
 use super::tile::{GROUP_STEP, Q_STEP, SCALE_STEP, Tile};
-use super::{ActKind, ROW_TILE, along};
+use super::{ActKind, Piece, ROW_TILE, along, streams};
 use crate::quant::DType;
 
 /// Values of a chunk for one or a few tokens: small, so that unpacking one
@@ -36,7 +36,7 @@ const _: () =
     assert!(K_CHUNK_16 * VALUE_STEP + K_CHUNK_16 / ACT_GROUP * SCALE_STEP <= VALUES_BYTES);
 pub const CACHE_LINE: usize = 64;
 /// Most bytes between two rows of a tile: gather offsets of 16 are i32.
-const MOST_ROW_BYTES: usize = (1 << 27) - 1;
+pub const MOST_ROW_BYTES: usize = (1 << 27) - 1;
 /// How far ahead a stream of a row is asked for: across the end of a page, where
 /// processors stop following it.
 pub const STREAM_AHEAD: usize = 1024;
@@ -91,7 +91,7 @@ pub struct Ops {
 }
 
 /// Values of a chunk for `n` tokens.
-fn chunk_len(w: &Weights, n: usize) -> usize {
+pub fn chunk_len(w: &Weights, n: usize) -> usize {
     match (w.acts, n <= DECODE_TOKENS) {
         (ActKind::F32, _) => K_CHUNK_F32,
         (ActKind::Q16, _) => K_CHUNK_16,
@@ -161,7 +161,7 @@ impl Scratch {
     }
 }
 
-/// Computes `y[ty[j] * y_stride + r]` for `r` in `rows` and every `j`.
+/// Computes `y[ty[j] * y_stride + r]` for `r` in all `pieces` and every `j`.
 ///
 /// # Safety
 /// The instruction set of `ops` is available; `tx` are rows of `acts`; `y` is
@@ -170,32 +170,61 @@ pub unsafe fn run(
     ops: &Ops,
     w: &Weights,
     acts: &Acts,
-    rows: Range<usize>,
+    pieces: &mut dyn Iterator<Item = Piece>,
     (tx, ty): (&[u32], &[u32]),
     (y, y_stride): (*mut f32, usize),
     scratch: &mut [u8],
 ) {
     let n = tx.len();
-    assert!(ty.len() == n && rows.end * w.row_bytes <= w.bytes.len());
+    assert!(ty.len() == n);
     assert!(w.row_bytes <= MOST_ROW_BYTES, "a row of W is below 128 MiB");
-    let left = rows.clone();
-    // SAFETY: the ranges are checked above, the rest is the caller's contract.
-    let done = unsafe {
-        match (ops.along, tx, ty) {
-            (Some(along), &[token], &[to]) => {
-                let y = y.add(to as usize * y_stride);
-                along.run(w, acts.row(token, 0), left, y, scratch)
-            }
-            _ => run_streams(ops, w, acts, left, (tx, ty), (y, y_stride)),
-        }
-    };
+    let mut one = None;
+    if let (Some(along), &[token], &[to]) = (ops.along, tx, ty) {
+        // SAFETY: the caller's contract.
+        one = unsafe {
+            let y = y.add(to as usize * y_stride);
+            along.run(w, acts.row(token, 0), pieces, y, scratch)
+        };
+    }
     let scratch = Scratch::cut(scratch, w.dtype, n);
-    for r0 in (done..rows.end).step_by(ROW_TILE) {
+    for piece in one.into_iter().chain(pieces) {
+        assert!(piece.share.end * w.row_bytes <= w.bytes.len());
+        // SAFETY: the range is checked above, the rest is the caller's contract.
+        unsafe {
+            let done = streams::run(ops, w, acts, &piece, (tx, ty), (y, y_stride));
+            run_tiles(
+                ops,
+                w,
+                acts,
+                piece.rows(done),
+                (tx, ty),
+                (y, y_stride),
+                &scratch,
+            );
+        }
+    }
+}
+
+/// Multiplies rows in tiles of 16 that lie together.
+///
+/// # Safety
+/// As for [`run`].
+unsafe fn run_tiles(
+    ops: &Ops,
+    w: &Weights,
+    acts: &Acts,
+    rows: Range<usize>,
+    (tx, ty): (&[u32], &[u32]),
+    (y, y_stride): (*mut f32, usize),
+    scratch: &Scratch,
+) {
+    let n = tx.len();
+    for r0 in rows.clone().step_by(ROW_TILE) {
         let live = ROW_TILE.min(rows.end - r0);
         // SAFETY: the sums have room for `n` tokens; `ops` and `acts` by contract.
         unsafe {
             scratch.acc.write_bytes(0, n * ROW_TILE);
-            multiply_tile(ops, w, acts, r0..r0 + live, tx, &scratch);
+            multiply_tile(ops, w, acts, r0..r0 + live, tx, scratch);
             for (j, &row) in ty.iter().enumerate() {
                 let to = y.add(row as usize * y_stride + r0);
                 let sums = scratch.acc.add(j * ROW_TILE);
@@ -209,64 +238,6 @@ pub unsafe fn run(
             }
         }
     }
-}
-
-/// One token: multiplies rows in tiles whose 16 rows lie far apart, so that each thread
-/// reads 16 streams from front to back. Processors follow those by themselves, and read
-/// more that way than when asked for the next 16 rows ahead: 33 to 35 GB/s for 26 to 31 on
-/// two Zen 4 cores. Gives the first row that is left.
-///
-/// # Safety
-/// As for [`run`].
-unsafe fn run_streams(
-    ops: &Ops,
-    w: &Weights,
-    acts: &Acts,
-    rows: Range<usize>,
-    (tx, ty): (&[u32], &[u32]),
-    (y, y_stride): (*mut f32, usize),
-) -> usize {
-    let ([token], [to]) = (tx, ty) else {
-        return rows.start;
-    };
-    // Float rows are read 16 bytes at a time.
-    let whole = w.dtype.is_quantized() || w.row_bytes.is_multiple_of(16);
-    let Some(dot) = ops.dot.filter(|_| whole) else {
-        return rows.start;
-    };
-    let chunk = chunk_len(w, 1);
-    // SAFETY: the caller's contract.
-    let y = unsafe { y.add(*to as usize * y_stride) };
-    let mut r0 = rows.start;
-    while rows.end - r0 >= ROW_TILE {
-        let apart = rows_apart(rows.end - r0, w.row_bytes);
-        for r in r0..r0 + apart {
-            let mut sums = [0.0; ROW_TILE];
-            for k0 in (0..w.k).step_by(chunk) {
-                let at = k0 / w.dtype.block_len() * w.dtype.block_bytes();
-                let src = w.bytes[r * w.row_bytes + at..].as_ptr();
-                let k = (k0, chunk.min(w.k - k0));
-                let stride = apart * w.row_bytes;
-                // SAFETY: 16 rows `apart` are below `rows.end`, values `k` in them.
-                unsafe { dot((src, stride), k, acts, *token, sums.as_mut_ptr()) };
-            }
-            for (i, sum) in sums.into_iter().enumerate() {
-                // SAFETY: as above.
-                unsafe { y.add(r + i * apart).write(sum) };
-            }
-        }
-        r0 += ROW_TILE * apart;
-    }
-    r0
-}
-
-/// How far apart the rows of a tile lie, given at least 16: their distance in bytes stays
-/// below what gather offsets hold, and they do not all fall on few sets of a cache.
-fn rows_apart(n_rows: usize, row_bytes: usize) -> usize {
-    let most = (n_rows / ROW_TILE).min(MOST_ROW_BYTES / row_bytes).max(1);
-    let spread = |apart: &usize| !(apart * row_bytes / CACHE_LINE).is_multiple_of(8);
-    let near = most.saturating_sub(8).max(1)..=most;
-    near.rev().find(spread).unwrap_or(most)
 }
 
 /// Adds the products of up to 16 rows to the sums.

@@ -6,7 +6,7 @@
 //!
 //! - [`acts`]: activations in 8 bits; `quantize`: its vector forms; [`acts16`]: in 16;
 //! - `driver`: tiles, chunks, tokens; `gemm`, `q16`, `float`: the inner loops;
-//! - `along`: one token along the rows, where it pays;
+//! - `along`: one token along the rows, where it pays; `streams`: in tiles of rows far apart;
 //! - `unpack`: one short unpacker a format, on the vectors of `lanes`;
 //! - `avx512`, `avx2`: those vectors; `scalar`: the plain path.
 //!
@@ -39,6 +39,8 @@ mod q16;
 mod quantize;
 mod scalar;
 #[cfg(target_arch = "x86_64")]
+mod streams;
+#[cfg(target_arch = "x86_64")]
 mod tile;
 #[cfg(target_arch = "x86_64")]
 mod unpack;
@@ -56,6 +58,35 @@ use crate::quant::DType;
 
 /// Rows that are worked on together: threads had best get multiples of it.
 pub const ROW_TILE: usize = 16;
+
+/// Tiles of 16 rows of a thread's share, whose last may have fewer. Their rows lie
+/// together, or, where a kernel reads a share at several places at once, as far apart as
+/// those places; both are the same rows once all tiles of the share are done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Rows of W.
+    pub share: Range<usize>,
+    pub tiles: Range<usize>,
+}
+
+impl Piece {
+    /// All of a share at once.
+    pub fn whole(share: Range<usize>) -> std::iter::Once<Piece> {
+        let tiles = 0..share.len().div_ceil(ROW_TILE);
+        std::iter::once(Piece { share, tiles })
+    }
+
+    /// Rows of the tiles from `from` on, where those lie together.
+    fn rows(&self, from: usize) -> Range<usize> {
+        let at = |tile: usize| (self.share.start + tile * ROW_TILE).min(self.share.end);
+        at(self.tiles.start.max(from))..at(self.tiles.end.max(from))
+    }
+
+    /// Tiles below `apart`.
+    fn spread(&self, apart: usize) -> Range<usize> {
+        self.tiles.start.min(apart)..self.tiles.end.min(apart)
+    }
+}
 
 /// What a matmul reads beside its weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -158,8 +189,8 @@ pub fn scratch_bytes(dtype: DType, k: usize, n: usize) -> usize {
 }
 
 impl MatMul<'_> {
-    /// Computes `y[ty[j] * y_stride + r] = W[r] . x[tx[j]]` for each row `r` in
-    /// `rows` and each `j`. `y_stride` is in values. `scratch` has
+    /// Computes `y[ty[j] * y_stride + r] = W[r] . x[tx[j]]` for each row `r` of all
+    /// `pieces`, asked for when those before are done, and each `j`. `y_stride` is in values. `scratch` has
     /// [`scratch_bytes`].
     ///
     /// # Safety
@@ -171,7 +202,7 @@ impl MatMul<'_> {
     /// differ in length, or the type is I32: faults of the caller.
     pub unsafe fn run(
         &self,
-        rows: Range<usize>,
+        pieces: &mut dyn Iterator<Item = Piece>,
         tx: &[u32],
         ty: &[u32],
         y: *mut f32,
@@ -183,7 +214,8 @@ impl MatMul<'_> {
         };
         let n_rows = self.acts.rows(self.k);
         assert!(tx.len() == ty.len() && tx.iter().all(|&row| (row as usize) < n_rows));
-        assert!(rows.end <= self.m && self.m * row_bytes <= self.w.len());
+        assert!(self.m * row_bytes <= self.w.len());
+        let pieces = &mut pieces.inspect(|piece| assert!(piece.share.end <= self.m));
         let acts = self.acts.view(self.k);
         let kind = self.acts.kind();
         let fits = kind == ActKind::F32 || kind == act_kind(self.dtype, self.k, false);
@@ -203,7 +235,7 @@ impl MatMul<'_> {
                     &ops,
                     &weights,
                     &acts,
-                    rows,
+                    pieces,
                     (tx, ty),
                     (y, y_stride),
                     scratch,
@@ -212,7 +244,18 @@ impl MatMul<'_> {
             return;
         }
         // SAFETY: as above.
-        unsafe { scalar::run(&weights, &acts, rows, (tx, ty), (y, y_stride), scratch) }
+        unsafe {
+            for piece in pieces {
+                scalar::run(
+                    &weights,
+                    &acts,
+                    piece.rows(0),
+                    (tx, ty),
+                    (y, y_stride),
+                    scratch,
+                );
+            }
+        }
     }
 
     /// The vector path's functions; `None` on the plain path.

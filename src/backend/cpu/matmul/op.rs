@@ -4,7 +4,7 @@
 use super::super::pool::Worker;
 use super::super::view::View;
 use super::super::{Ctx, Node};
-use super::{Acts, MatMul, ROW_TILE, quantize_row, quantize_row16, scratch_bytes};
+use super::{Acts, MatMul, Piece, ROW_TILE, quantize_row, quantize_row16, scratch_bytes};
 
 /// Makes the 8-bit form of all live rows of `x`.
 pub fn quantize_q8(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
@@ -52,6 +52,9 @@ fn acts<'a>(node: &'a Node, x: &'a View, quantized: Option<&'a View>) -> Acts<'a
     }
 }
 
+/// Bytes of W that a thread takes at least for one token: some 2 us of reading.
+const LEAST_BYTES: usize = 32 << 10;
+
 /// `dst[m, n] = w[k, m] * x[k, n]`.
 pub fn mul_mat(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
     let (dst, w, x) = (node.dst(ctx), node.src(ctx, 0), node.src(ctx, 1));
@@ -67,16 +70,14 @@ pub fn mul_mat(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         m: w.ne[1],
         acts: acts(node, &x, node.src.get(2)),
     };
-    let rows = worker.share(w.ne[1], ROW_TILE);
-    if rows.is_empty() {
-        return;
-    }
+    let least = if n == 1 { LEAST_BYTES / w.nb[1] } else { 0 };
+    let take = || ctx.shares.take(worker, node.product, least);
     let list = &ctx.identity[..n];
     // SAFETY: the plan gave `dst` its bytes; threads get disjoint rows of `w`,
     // which are disjoint values of `dst`.
     unsafe {
         product.run(
-            rows,
+            &mut std::iter::from_fn(take),
             list,
             list,
             dst.ptr.cast(),
@@ -141,7 +142,7 @@ pub fn mul_mat_id(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         // SAFETY: as in `mul_mat`; the lists name live rows of `x` and `dst`.
         unsafe {
             product.run(
-                rows.clone(),
+                &mut Piece::whole(rows.clone()),
                 &tx[..len],
                 &ty[..len],
                 dst.ptr.cast(),

@@ -19,12 +19,11 @@ mod halves;
 mod kquants;
 
 use std::arch::x86_64::*;
-use std::ops::Range;
 
-use super::ActKind;
 use super::acts::{ACT_GROUP, RECORD};
 use super::driver::CACHE_LINE;
 use super::operands::Weights;
+use super::{ActKind, Piece, ROW_TILE};
 use crate::quant::DType;
 
 /// Rows side by side in a block format.
@@ -93,40 +92,54 @@ impl Ops {
         k / BLOCK * self.arrange.map_or(0, |arrange| arrange.x_bytes)
     }
 
-    /// Multiplies `rows` with the activations `x`, four or eight at a time, each from its
-    /// part of them, so that a thread reads as many places from front to back. Gives the
-    /// first row that is left.
+    /// Multiplies the whole tiles of `pieces` with the activations `x`, four or eight rows
+    /// at a time, each from its part of the share, so that a thread reads as many places
+    /// from front to back. Gives the last piece of W where its last tile is not whole: that
+    /// tile is left.
     ///
     /// # Safety
-    /// AVX-512 with VNNI is available; `rows` are inside `w`; `x` is a row of activations,
-    /// `y` one of results, where no other thread touches `rows` meanwhile.
+    /// AVX-512 with VNNI is available; the shares are inside `w`; `x` is a row of
+    /// activations, `y` one of results, where no other thread touches these rows meanwhile.
     pub unsafe fn run(
         &self,
         w: &Weights,
         x: *const u8,
-        rows: Range<usize>,
+        pieces: &mut dyn Iterator<Item = Piece>,
         y: *mut f32,
         scratch: &mut [u8],
-    ) -> usize {
+    ) -> Option<Piece> {
+        let first = pieces.next()?;
         let at = scratch.as_ptr().align_offset(CACHE_LINE);
         assert!(scratch.len() >= at + self.x_bytes(w.k), "scratch of matmul");
-        let (apart, mut x, mut sums) = (rows.len() / self.rows, x, [0.0; MOST_ROWS]);
-        // SAFETY: there is room for `x`; rows `apart` are inside `rows`.
-        unsafe {
-            if let Some(arrange) = self.arrange {
+        let (mut x, mut sums, mut left) = (x, [0.0; MOST_ROWS], None);
+        if let Some(arrange) = self.arrange {
+            // SAFETY: there is room for `x`.
+            unsafe {
                 let arranged = scratch.as_mut_ptr().add(at);
                 (arrange.write)(x, w.k, arranged);
                 x = arranged;
             }
-            for r in rows.start..rows.start + apart {
+        }
+        for piece in std::iter::once(first).chain(pieces) {
+            let whole = piece.share.len() / ROW_TILE;
+            let (apart, a_tile) = (whole * ROW_TILE / self.rows, ROW_TILE / self.rows);
+            let tiles = piece.spread(whole);
+            for r in tiles.start * a_tile..tiles.end * a_tile {
+                let r = piece.share.start + r;
                 let src = w.bytes[r * w.row_bytes..].as_ptr();
-                (self.dot)(src, apart * w.row_bytes, w.k, x, &mut sums);
+                // SAFETY: rows `apart` from `r` on are inside the share.
+                unsafe { (self.dot)(src, apart * w.row_bytes, w.k, x, &mut sums) };
                 for (i, sum) in sums[..self.rows].iter().enumerate() {
-                    y.add(r + i * apart).write(*sum);
+                    // SAFETY: as above.
+                    unsafe { y.add(r + i * apart).write(*sum) };
                 }
             }
+            if piece.tiles.end > whole {
+                let tiles = whole..piece.tiles.end;
+                left = Some(Piece { tiles, ..piece });
+            }
         }
-        rows.start + self.rows * apart
+        left
     }
 }
 
