@@ -2,21 +2,54 @@
 //!
 //! Threads meet hundreds of times a token. When one has no processor, all wait for it, for
 //! a time slice of some milliseconds: two threads beside one busy process on two cores
-//! decode at an eighth of what they do alone, one thread at half. So a pool that waits
-//! much leaves a thread out, and tries now and then whether there is room again.
+//! decode at a sixth of what they do alone, one thread at two thirds. So a pool whose
+//! threads wait for processors, and for each other, leaves one out, and tries now and then
+//! whether there is room again.
 
 use std::time::Duration;
 
-/// Part of all threads' time that may be slept away at barriers: beyond it a thread fewer
-/// does more.
+/// Part of all threads' time that may be slept away at barriers while threads wait for
+/// processors: beyond it a thread fewer does more.
 const MOST_SLEPT: f64 = 0.25;
-/// Runs in a row that sleep more before a thread is left out: one may be bad luck.
+/// Part of a run that threads together may wait for processors. They sleep for other
+/// reasons too: too little work for all, or weights that come from the disk.
+const MOST_WAITED: f64 = 0.125;
+/// Runs in a row beyond both before a thread is left out: one may be bad luck.
 const PATIENCE: u32 = 2;
 /// Runs before one more thread is tried again, the first time and at most.
 const FIRST_REST: u32 = 16;
 const LONGEST_REST: u32 = 1024;
 
-/// Decides from how much runs sleep.
+/// How long this thread has been ready to run without a processor, since it began; zero
+/// where the system does not say (proc_pid_schedstat(5)).
+pub fn waited() -> Duration {
+    #[cfg(target_os = "linux")]
+    return schedstat::waited().unwrap_or_default();
+    #[cfg(not(target_os = "linux"))]
+    Duration::ZERO
+}
+
+#[cfg(target_os = "linux")]
+mod schedstat {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+    use std::time::Duration;
+
+    thread_local! {
+        static FILE: Option<File> = File::open("/proc/thread-self/schedstat").ok();
+    }
+
+    /// The second of three numbers, nanoseconds.
+    pub fn waited() -> Option<Duration> {
+        let mut text = [0; 64];
+        let n = FILE.with(|file| file.as_ref()?.read_at(&mut text, 0).ok())?;
+        let text = std::str::from_utf8(&text[..n]).ok()?;
+        let waited = text.split_ascii_whitespace().nth(1)?;
+        waited.parse().ok().map(Duration::from_nanos)
+    }
+}
+
+/// Decides from how much runs sleep and wait.
 pub struct Crowd {
     most: usize,
     now: usize,
@@ -47,10 +80,11 @@ impl Crowd {
         self.now
     }
 
-    /// Takes in a run that took `elapsed` and in which all threads together slept `slept`.
-    pub fn ran(&mut self, elapsed: Duration, slept: Duration) {
-        let all = elapsed.as_secs_f64() * self.now as f64;
-        if slept.as_secs_f64() > MOST_SLEPT * all {
+    /// Takes in a run that took `elapsed` and in which all threads together slept at
+    /// barriers for `slept` and waited for a processor for `waited`.
+    pub fn ran(&mut self, elapsed: Duration, slept: Duration, waited: Duration) {
+        let part = |time: Duration| time.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
+        if part(slept) > MOST_SLEPT * self.now as f64 && part(waited) > MOST_WAITED {
             self.slow += 1;
             if self.now > 1 && (self.trying || self.slow >= PATIENCE) {
                 // A trial that failed is not soon repeated.
@@ -95,7 +129,7 @@ mod tests {
             } else {
                 Duration::ZERO
             };
-            crowd.ran(RUN, slept);
+            crowd.ran(RUN, slept, slept / 2);
             used
         };
         (0..n).map(run).collect()
@@ -121,8 +155,39 @@ mod tests {
     #[test]
     fn one_slow_run_changes_nothing() {
         let mut crowd = Crowd::new(2);
-        crowd.ran(RUN, RUN);
+        crowd.ran(RUN, RUN, RUN);
         assert_eq!(runs(&mut crowd, 2, 3), [2, 2, 2]);
+    }
+
+    #[test]
+    fn threads_that_only_lack_work_stay() {
+        let mut crowd = Crowd::new(64);
+        for _ in 0..100 {
+            crowd.ran(RUN, RUN * 60, RUN / 20);
+        }
+        assert_eq!(crowd.n_threads(), 64);
+    }
+
+    /// Two threads on one processor, as long as the system says so.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn waiting_for_a_processor_is_seen() {
+        let n_threads = 2 * std::thread::available_parallelism().map_or(2, |n| n.get());
+        let wait = || {
+            let begun = waited();
+            let started = std::time::Instant::now();
+            while started.elapsed() < Duration::from_millis(100) {}
+            waited() - begun
+        };
+        let sum: Duration = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(wait)).collect();
+            threads
+                .into_iter()
+                .map(|t| t.join().expect("no panic"))
+                .sum()
+        });
+        let told = std::path::Path::new("/proc/thread-self/schedstat").exists();
+        assert!(!told || sum > Duration::from_millis(10), "{sum:?}");
     }
 
     #[test]
