@@ -53,7 +53,7 @@ mod schedstat {
 pub struct Crowd {
     most: usize,
     now: usize,
-    /// Runs in a row that slept too much.
+    /// Runs in a row that slept and waited too much.
     slow: u32,
     /// Runs until one more thread is tried, and what they were at first.
     rest: u32,

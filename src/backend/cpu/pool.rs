@@ -97,7 +97,7 @@ unsafe impl Send for Shared {}
 pub struct Worker<'a> {
     /// Number of this thread, from 0.
     pub ith: usize,
-    /// Number of threads.
+    /// Number of threads of this run.
     pub nth: usize,
     shared: &'a Shared,
 }
@@ -105,19 +105,24 @@ pub struct Worker<'a> {
 impl Worker<'_> {
     /// Waits until every thread has come here.
     pub fn barrier(&self) {
+        let slept = self.meet().as_nanos() as u64;
+        if slept > 0 {
+            self.shared.slept.fetch_add(slept, Ordering::Relaxed);
+        }
+    }
+
+    /// A barrier that gives how long the thread slept at it.
+    fn meet(&self) -> Duration {
         if self.nth == 1 {
-            return;
+            return Duration::ZERO;
         }
         let turn = self.shared.barrier.get();
         if self.shared.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.nth {
             self.shared.arrived.store(0, Ordering::Relaxed);
             self.shared.barrier.set(turn + 1);
+            Duration::ZERO
         } else {
-            let slept = self.shared.barrier.wait(turn, SPINS);
-            if !slept.is_zero() {
-                let slept = slept.as_nanos() as u64;
-                self.shared.slept.fetch_add(slept, Ordering::Relaxed);
-            }
+            self.shared.barrier.wait(turn, SPINS)
         }
     }
 
@@ -229,7 +234,8 @@ fn run_job(shared: &Shared, (ith, nth): (usize, usize), job: &(dyn Fn(&Worker<'_
         let waited = crowd::waited().saturating_sub(waited).as_nanos() as u64;
         shared.waited.fetch_add(waited, Ordering::Relaxed);
     }
-    worker.barrier();
+    // What is slept here would be counted too late.
+    worker.meet();
 }
 
 fn work(shared: &Shared, ith: usize) {

@@ -55,14 +55,15 @@ fn shares_blocks(x: &View, n_threads: usize) -> bool {
     n_threads > 1 && x.ne[0] > BLOCK && x.n_rows() < 8 * n_threads
 }
 
-/// Scratch bytes of a thread: a word for each block that it takes.
+/// Scratch bytes of each of `n_threads`: a word for each block that it takes, in runs of
+/// fewer threads too.
 pub fn scratch_bytes(op: &Op, x: &View, n_threads: usize) -> usize {
     let words = match op {
         Op::Sum => sum_chunks(x),
-        _ if shares_blocks(x, n_threads) => Blocks::new(*x).len(),
+        _ if shares_blocks(x, n_threads) => Blocks::new(*x).len().div_ceil(2),
         _ => 0,
     };
-    8 * words.div_ceil(n_threads)
+    8 * words
 }
 
 /// Puts the words of this thread's share of `n` into its scratch; all threads then may
@@ -233,4 +234,39 @@ pub fn cumsum(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         before = Some(scan(b, sum));
     }
     worker.barrier();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quant::DType;
+
+    /// The pool leaves threads out of a run without changing the scratch.
+    #[test]
+    fn scratch_is_enough_for_runs_of_fewer_threads() {
+        for ne in [
+            [BLOCK, 3],
+            [100_000, 1],
+            [100_000, 20],
+            [BLOCK + 1, 7],
+            [40, 90_000],
+        ] {
+            let x = View {
+                ptr: std::ptr::null_mut(),
+                dtype: DType::F32,
+                ne: [ne[0], ne[1], 1, 1],
+                nb: [4, 4 * ne[0], 4 * ne[0] * ne[1], 4 * ne[0] * ne[1]],
+                live: None,
+            };
+            for n_threads in 1..9 {
+                let held = |op| scratch_bytes(&op, &x, n_threads);
+                for nth in 1..=n_threads {
+                    assert!(held(Op::Sum) >= 8 * sum_chunks(&x).div_ceil(nth));
+                    if shares_blocks(&x, nth) {
+                        assert!(held(Op::Argmax) >= 8 * Blocks::new(x).len().div_ceil(nth));
+                    }
+                }
+            }
+        }
+    }
 }

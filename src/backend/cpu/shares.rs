@@ -103,8 +103,9 @@ impl Shares {
         let left = |i: usize| &self.left[i][product];
         loop {
             let others = (0..worker.nth).filter(|&i| i != worker.ith);
-            let other = others.max_by_key(|&i| left(i).get().len())?;
-            if left(other).get().is_empty() {
+            // Shares only shrink, so where all were empty they stay so.
+            let (most, other) = others.map(|i| (left(i).get().len(), i)).max()?;
+            if most == 0 {
                 return None;
             }
             // Someone may have been faster; then there is less left to look through.

@@ -193,6 +193,9 @@ impl MatMul<'_> {
     /// `pieces`, asked for when those before are done, and each `j`. `y_stride` is in values. `scratch` has
     /// [`scratch_bytes`].
     ///
+    /// `pieces` are asked no more once there are none; a share that is not whole tiles ends
+    /// W.
+    ///
     /// # Safety
     /// `y` is writable at all those places, and no other thread touches them
     /// meanwhile; `simd` is available on this machine.
@@ -215,7 +218,9 @@ impl MatMul<'_> {
         let n_rows = self.acts.rows(self.k);
         assert!(tx.len() == ty.len() && tx.iter().all(|&row| (row as usize) < n_rows));
         assert!(self.m * row_bytes <= self.w.len());
-        let pieces = &mut pieces.inspect(|piece| assert!(piece.share.end <= self.m));
+        let pieces = &mut pieces
+            .fuse()
+            .inspect(|piece| assert!(piece.share.end <= self.m));
         let acts = self.acts.view(self.k);
         let kind = self.acts.kind();
         let fits = kind == ActKind::F32 || kind == act_kind(self.dtype, self.k, false);

@@ -57,7 +57,8 @@ const LEAST_BYTES: usize = 32 << 10;
 
 /// `dst[m, n] = w[k, m] * x[k, n]`.
 pub fn mul_mat(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
-    let (dst, w, x) = (node.dst(ctx), node.src(ctx, 0), node.src(ctx, 1));
+    // All rows of W, which is what threads have shares of.
+    let (dst, w, x) = (node.dst(ctx), &node.src[0], node.src(ctx, 1));
     let n = x.n_rows();
     if n == 0 {
         return;

@@ -135,6 +135,7 @@ impl Ops {
                 }
             }
             if piece.tiles.end > whole {
+                assert!(left.is_none(), "one share ends W");
                 let tiles = whole..piece.tiles.end;
                 left = Some(Piece { tiles, ..piece });
             }
