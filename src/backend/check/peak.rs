@@ -9,6 +9,7 @@ use std::time::Instant;
 /// Bytes that are copied, and read: beyond the caches of most processors.
 const BYTES: usize = 256 << 20;
 const REPEATS: usize = 5;
+/// An odd number, of which one is in the middle.
 const READS: usize = 25;
 /// Places that a thread reads from side by side: a processor follows several streams, and
 /// has more under way than with one (34 and 46 GB/s on two Zen 4 cores).

@@ -228,10 +228,10 @@ impl Drop for Pool {
 fn run_job(shared: &Shared, (ith, nth): (usize, usize), job: &(dyn Fn(&Worker<'_>) + Sync)) {
     let _guard = AbortOnPanic;
     let worker = Worker { ith, nth, shared };
-    let waited = crowd::waited();
+    let before = (nth > 1).then(crowd::waited);
     job(&worker);
-    if nth > 1 {
-        let waited = crowd::waited().saturating_sub(waited).as_nanos() as u64;
+    if let Some(before) = before {
+        let waited = crowd::waited().saturating_sub(before).as_nanos() as u64;
         shared.waited.fetch_add(waited, Ordering::Relaxed);
     }
     // What is slept here would be counted too late.

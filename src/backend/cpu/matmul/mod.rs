@@ -190,8 +190,8 @@ pub fn scratch_bytes(dtype: DType, k: usize, n: usize) -> usize {
 
 impl MatMul<'_> {
     /// Computes `y[ty[j] * y_stride + r] = W[r] . x[tx[j]]` for each row `r` of all
-    /// `pieces`, asked for when those before are done, and each `j`. `y_stride` is in values. `scratch` has
-    /// [`scratch_bytes`].
+    /// `pieces`, asked for when those before are done, and each `j`. `y_stride` is in
+    /// values. `scratch` has [`scratch_bytes`].
     ///
     /// `pieces` are asked no more once there are none; a share that is not whole tiles ends
     /// W.

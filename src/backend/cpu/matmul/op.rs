@@ -71,7 +71,11 @@ pub fn mul_mat(ctx: &Ctx<'_>, node: &Node, worker: &Worker<'_>) {
         m: w.ne[1],
         acts: acts(node, &x, node.src.get(2)),
     };
-    let least = if n == 1 { LEAST_BYTES / w.nb[1] } else { 0 };
+    let least = if n == 1 {
+        LEAST_BYTES / w.nb[1].max(1)
+    } else {
+        0
+    };
     let take = || ctx.shares.take(worker, node.product, least);
     let list = &ctx.identity[..n];
     // SAFETY: the plan gave `dst` its bytes; threads get disjoint rows of `w`,
